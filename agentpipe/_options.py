@@ -1,0 +1,163 @@
+"""What a caller wants of a model, and the one rule for who has the last word.
+
+====================================================  ============================================
+instructions                                          joined with a blank line, the earlier first
+tools, stop, extra_body, metadata                     united; of one name, the later wins
+everything else                                       the later wins
+====================================================  ============================================
+
+None is no opinion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, get_args
+
+from agentpipe._tools import FunctionTool, Tool, ToolLike, Tools, as_tools
+
+OnLimit = Literal["final_answer", "tool_choice_none", "raise", "return"]
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+
+_put = object.__setattr__
+
+
+@dataclass(frozen=True, slots=True)
+class LoopLimits:
+    """Limits of the tool loop for one run; they win over the settings of the FunctionInvokingChatClient.
+
+    Args:
+        max_iterations: Tool rounds; at least 1.
+        on_limit: What to do then, see FunctionInvokingChatClient.
+        timeout: Seconds for the whole run.
+        max_tool_calls: Calls, exactly; at least 0.
+    """
+
+    max_iterations: int | None = None
+    on_limit: OnLimit | None = None
+    timeout: float | None = None
+    max_tool_calls: int | None = None
+
+    def __post_init__(self) -> None:
+        _at_least("max_iterations", self.max_iterations, 1)
+        _at_least("max_tool_calls", self.max_tool_calls, 0)
+        if self.on_limit is not None and self.on_limit not in get_args(OnLimit):
+            raise ValueError(f"on_limit must be one of {', '.join(get_args(OnLimit))}, not {self.on_limit!r}")
+        if self.timeout is not None and not self.timeout > 0:
+            raise ValueError(f"timeout must be greater than 0 seconds, not {self.timeout!r}")
+
+
+def _at_least(name: str, value: int | None, least: int) -> None:
+    if value is not None and (not isinstance(value, int) or value < least):
+        raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
+
+
+@dataclass(frozen=True, slots=True, init=True)
+class ChatOptions:
+    """What a caller wants of a model; None is no opinion.
+
+    ``tools`` takes functions, `FunctionTool` and `HostedTool`; ``tool_choice`` "auto", "none", "required" or the name
+    of a tool; ``response_format`` a type (pydantic model, dataclass, TypedDict, list, enum, scalar) or an endpoint's
+    own dict; ``stop`` a text or several. ``loop`` limits the tool loop of this run. ``metadata`` stays in the process;
+    ``extra_body`` goes into the request as it is and wins.
+
+    Raises ValueError where two tools have one name, TypeError for what is no tool.
+    """
+
+    model: str | None = None
+    instructions: str | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    max_output_tokens: int | None = None
+    stop: str | Sequence[str] | None = None
+    seed: int | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    reasoning_effort: ReasoningEffort | str | None = None
+    response_format: Any = None
+    tools: Sequence[ToolLike] | None = None
+    tool_choice: str | None = None
+    parallel_tool_calls: bool | None = None
+    conversation_id: str | None = None
+    loop: LoopLimits | None = None
+    metadata: Mapping[str, Any] | None = None
+    extra_body: Mapping[str, Any] | None = None
+    extra_headers: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.tools is not None and type(self.tools) is not Tools:
+            _put(self, "tools", as_tools(self.tools))
+        if self.stop is not None:
+            _put(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop))
+
+    def replace(self, **changes: Any) -> ChatOptions:
+        """The same options with other fields."""
+        return replace(self, **changes)
+
+    def __repr__(self) -> str:
+        told = [f"{name}={getattr(self, name)!r}" for name in _NAMES if getattr(self, name) is not None]
+        # Headers are where keys travel.
+        told = ["extra_headers=..." if part.startswith("extra_headers=") else part for part in told]
+        return f"ChatOptions({', '.join(told)})"
+
+
+NO_OPTIONS = ChatOptions()
+_NAMES = tuple(field.name for field in fields(ChatOptions))
+
+
+def tools_of(options: ChatOptions) -> Tools:
+    """The tools of ``options``, normalised; empty where there are none."""
+    tools = options.tools
+    return tools if isinstance(tools, Tools) else as_tools(tools or ())
+
+
+def merge(first: ChatOptions, *others: ChatOptions | None) -> ChatOptions:
+    """One set of options from several; of two opinions the later one counts, by the table above."""
+    merged = first
+    for other in others:
+        merged = _merge_two(merged, other)
+    return merged
+
+
+def _merge_two(earlier: ChatOptions, later: ChatOptions | None) -> ChatOptions:
+    if later is None or later is NO_OPTIONS or later is earlier:
+        return earlier
+    if earlier is NO_OPTIONS:
+        return later
+    changes: dict[str, Any] = {}
+    for name in _NAMES:
+        new = getattr(later, name)
+        if new is not None:
+            old = getattr(earlier, name)
+            join = _JOINS.get(name)
+            changes[name] = new if join is None or old is None else join(old, new)
+    return replace(earlier, **changes) if changes else earlier
+
+
+def _join_text(old: str, new: str) -> str:
+    return f"{old}\n\n{new}" if old and new else old or new
+
+
+def _unite_tools(old: Tools, new: Tools) -> Tools:
+    names = {tool.name for tool in new if isinstance(tool, FunctionTool)}
+    kept: list[Tool] = [tool for tool in old if not (isinstance(tool, FunctionTool) and tool.name in names)]
+    kept += [tool for tool in new if tool not in kept]
+    return Tools(kept)
+
+
+def _unite_texts(old: Sequence[str], new: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys([*old, *new]))
+
+
+def _unite_mappings(old: Mapping[str, Any], new: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {**old, **new}
+
+
+_JOINS: dict[str, Callable[[Any, Any], Any]] = {
+    "instructions": _join_text,
+    "tools": _unite_tools,
+    "stop": _unite_texts,
+    "extra_body": _unite_mappings,
+    "metadata": _unite_mappings,
+}

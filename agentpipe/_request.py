@@ -1,0 +1,42 @@
+"""What travels down the pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentpipe._messages import Message
+from agentpipe._options import NO_OPTIONS, ChatOptions
+from agentpipe._responses import ChatResponseUpdate
+from agentpipe._session import AgentSession
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """What travels down the pipeline; never changed, ``replace`` makes another.
+
+    ``streaming`` matters only to the endpoint (and to a cache). ``session`` and ``deps`` are carried along and never
+    sent. ``late`` is where a layer that is closed or cancelled while it works leaves the updates that it can no longer
+    yield: whoever asked folds them in, so that nothing that a tool did is forgotten.
+    """
+
+    messages: Sequence[Message]
+    options: ChatOptions = NO_OPTIONS
+    streaming: bool = False
+    session: AgentSession | None = None
+    deps: Any = field(default=None, repr=False)
+    late: list[ChatResponseUpdate] | None = field(default=None, repr=False, compare=False)
+
+    def replace(self, **changes: Any) -> ChatRequest:
+        """The same request with other fields; TypeError for a field that does not exist."""
+        made = {
+            "messages": self.messages,
+            "options": self.options,
+            "streaming": self.streaming,
+            "session": self.session,
+            "deps": self.deps,
+            "late": self.late,
+        }
+        made.update(changes)
+        return ChatRequest(**made)
