@@ -54,9 +54,9 @@ if TYPE_CHECKING:
     from agentpipe._tools import ToolContext as ToolContext
     from agentpipe._tools import current_tool_context as current_tool_context
     from agentpipe._tools import tool as tool
-    from agentpipe.agent_layers import ApprovingAgent as ApprovingAgent
-    from agentpipe.agent_layers import LoggingAgent as LoggingAgent
-    from agentpipe.agent_layers import TelemetryAgent as TelemetryAgent
+    from agentpipe.agent_layers.approving import ApprovingAgent as ApprovingAgent
+    from agentpipe.agent_layers.logging import LoggingAgent as LoggingAgent
+    from agentpipe.agent_layers.telemetry import TelemetryAgent as TelemetryAgent
     from agentpipe.exceptions import AgentPipeError as AgentPipeError
     from agentpipe.exceptions import ApprovalError as ApprovalError
     from agentpipe.exceptions import AuthenticationError as AuthenticationError
@@ -73,24 +73,24 @@ if TYPE_CHECKING:
     from agentpipe.exceptions import ToolLoopError as ToolLoopError
     from agentpipe.exceptions import TransportError as TransportError
     from agentpipe.exceptions import UsageLimitError as UsageLimitError
-    from agentpipe.history import InMemoryHistoryProvider as InMemoryHistoryProvider
-    from agentpipe.history import PostgresHistoryProvider as PostgresHistoryProvider
-    from agentpipe.history import RedisHistoryProvider as RedisHistoryProvider
-    from agentpipe.history import SQLiteHistoryProvider as SQLiteHistoryProvider
-    from agentpipe.layers import CachingChatClient as CachingChatClient
-    from agentpipe.layers import ConfigureOptionsChatClient as ConfigureOptionsChatClient
-    from agentpipe.layers import FallbackChatClient as FallbackChatClient
-    from agentpipe.layers import FunctionInvokingChatClient as FunctionInvokingChatClient
-    from agentpipe.layers import LoggingChatClient as LoggingChatClient
-    from agentpipe.layers import RateLimitingChatClient as RateLimitingChatClient
-    from agentpipe.layers import RecordingChatClient as RecordingChatClient
-    from agentpipe.layers import RedactingChatClient as RedactingChatClient
-    from agentpipe.layers import ReducingChatClient as ReducingChatClient
-    from agentpipe.layers import RetryingChatClient as RetryingChatClient
-    from agentpipe.layers import RoutingChatClient as RoutingChatClient
-    from agentpipe.layers import StructuredOutputChatClient as StructuredOutputChatClient
-    from agentpipe.layers import TelemetryChatClient as TelemetryChatClient
-    from agentpipe.layers import UsageLimitChatClient as UsageLimitChatClient
+    from agentpipe.history.in_memory import InMemoryHistoryProvider as InMemoryHistoryProvider
+    from agentpipe.history.postgres import PostgresHistoryProvider as PostgresHistoryProvider
+    from agentpipe.history.redis import RedisHistoryProvider as RedisHistoryProvider
+    from agentpipe.history.sqlite import SQLiteHistoryProvider as SQLiteHistoryProvider
+    from agentpipe.layers.caching import CachingChatClient as CachingChatClient
+    from agentpipe.layers.configure_options import ConfigureOptionsChatClient as ConfigureOptionsChatClient
+    from agentpipe.layers.fallback import FallbackChatClient as FallbackChatClient
+    from agentpipe.layers.function_invoking import FunctionInvokingChatClient as FunctionInvokingChatClient
+    from agentpipe.layers.logging import LoggingChatClient as LoggingChatClient
+    from agentpipe.layers.rate_limiting import RateLimitingChatClient as RateLimitingChatClient
+    from agentpipe.layers.recording import RecordingChatClient as RecordingChatClient
+    from agentpipe.layers.redacting import RedactingChatClient as RedactingChatClient
+    from agentpipe.layers.reducing import ReducingChatClient as ReducingChatClient
+    from agentpipe.layers.retrying import RetryingChatClient as RetryingChatClient
+    from agentpipe.layers.routing import RoutingChatClient as RoutingChatClient
+    from agentpipe.layers.structured_output import StructuredOutputChatClient as StructuredOutputChatClient
+    from agentpipe.layers.telemetry import TelemetryChatClient as TelemetryChatClient
+    from agentpipe.layers.usage_limit import UsageLimitChatClient as UsageLimitChatClient
     from agentpipe.openai import EndpointProfile as EndpointProfile
     from agentpipe.openai import OpenAIChatClient as OpenAIChatClient
 
@@ -180,11 +180,9 @@ __all__ = [
 
 _HOMES = {
     "_agent": ("Agent",),
-    "agent_layers": (
-        "ApprovingAgent",
-        "LoggingAgent",
-        "TelemetryAgent",
-    ),
+    "agent_layers.approving": ("ApprovingAgent",),
+    "agent_layers.logging": ("LoggingAgent",),
+    "agent_layers.telemetry": ("TelemetryAgent",),
     "_base_agent": (
         "AgentMiddleware",
         "BaseAgent",
@@ -213,28 +211,24 @@ _HOMES = {
         "TransportError",
         "UsageLimitError",
     ),
-    "history": (
-        "InMemoryHistoryProvider",
-        "PostgresHistoryProvider",
-        "RedisHistoryProvider",
-        "SQLiteHistoryProvider",
-    ),
-    "layers": (
-        "CachingChatClient",
-        "ConfigureOptionsChatClient",
-        "FallbackChatClient",
-        "FunctionInvokingChatClient",
-        "LoggingChatClient",
-        "RateLimitingChatClient",
-        "RecordingChatClient",
-        "RedactingChatClient",
-        "ReducingChatClient",
-        "RetryingChatClient",
-        "RoutingChatClient",
-        "StructuredOutputChatClient",
-        "TelemetryChatClient",
-        "UsageLimitChatClient",
-    ),
+    "history.in_memory": ("InMemoryHistoryProvider",),
+    "history.postgres": ("PostgresHistoryProvider",),
+    "history.redis": ("RedisHistoryProvider",),
+    "history.sqlite": ("SQLiteHistoryProvider",),
+    "layers.caching": ("CachingChatClient",),
+    "layers.configure_options": ("ConfigureOptionsChatClient",),
+    "layers.fallback": ("FallbackChatClient",),
+    "layers.function_invoking": ("FunctionInvokingChatClient",),
+    "layers.logging": ("LoggingChatClient",),
+    "layers.rate_limiting": ("RateLimitingChatClient",),
+    "layers.recording": ("RecordingChatClient",),
+    "layers.redacting": ("RedactingChatClient",),
+    "layers.reducing": ("ReducingChatClient",),
+    "layers.retrying": ("RetryingChatClient",),
+    "layers.routing": ("RoutingChatClient",),
+    "layers.structured_output": ("StructuredOutputChatClient",),
+    "layers.telemetry": ("TelemetryChatClient",),
+    "layers.usage_limit": ("UsageLimitChatClient",),
     "_messages": (
         "ApprovalRequestContent",
         "ApprovalResponseContent",

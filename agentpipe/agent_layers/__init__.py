@@ -1,0 +1,1 @@
+"""One file each; import from `agentpipe` or from the file itself."""
