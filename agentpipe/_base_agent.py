@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, final
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, final
 
-from agentpipe._messages import Input
+from agentpipe._client import ChatClient
+from agentpipe._layered import Layered
+from agentpipe._messages import FunctionCallContent, Input, ProgressContent, TextContent
 from agentpipe._options import ChatOptions
 from agentpipe._request import ChatRequest
 from agentpipe._responses import ChatResponse, ChatResponseUpdate, ResponseStream
 from agentpipe._session import AgentSession
+from agentpipe._tools import FunctionTool, Interrupted, ToolContext
 from agentpipe._waist import FunctionMiddleware, Responder, put_around
+from agentpipe.exceptions import AgentPipeError
 
 
 class BaseAgent(Responder):
@@ -73,6 +78,97 @@ class BaseAgent(Responder):
     def wrap(self, layer: Any, /, **settings: Any) -> BaseAgent:
         """Put one layer (a class, a partial of one, or a middleware function) around this agent."""
         return put_around(layer, self, BaseAgent, FunctionAgent, **settings)
+
+    @final
+    def as_tool(
+        self,
+        name: str | None = None,
+        description: str | None = None,
+        *,
+        session: AgentSession | None = None,
+        progress: bool = False,
+    ) -> FunctionTool:
+        """This agent as a tool that takes ``input``, a text, and gives the text of the answer.
+
+        Args:
+            name: What the model calls it; the agent's own name by default.
+            description: What the model is told about it; the agent's own description by default.
+            session: The conversation that every call goes on; a new one for each call by default.
+            progress: Whether the agent's text and its tool calls are passed on as progress of the call.
+
+        What the agent uses counts in the usage of the caller's run. Where it has to ask somebody, its requests become
+        the caller's, and the answers find the way back.
+        """
+        name = name or self.name
+        if not name:
+            raise ValueError("an agent without a name needs one to be a tool: agent.as_tool(name=...)")
+        return FunctionTool(
+            _AgentCall(self, session, progress).run,
+            name=name,
+            description=description if description is not None else self.description or f"Ask {name}.",
+        )
+
+    @final
+    def as_chat_client(self) -> ChatClient:
+        """This agent as a chat client: it gets the messages of each request, and no session."""
+        return AgentChatClient(self)
+
+
+class AgentChatClient(ChatClient):
+    """An agent where a chat client is due."""
+
+    def __init__(self, agent: BaseAgent) -> None:
+        self.agent = agent
+
+    def respond(self, request: ChatRequest) -> AsyncIterator[ChatResponseUpdate]:
+        """Answer as the agent does."""
+        return self.agent.respond(request.replace(session=None))
+
+    def _inside(self) -> Sequence[Layered]:
+        return (self.agent,)
+
+    def _settings(self) -> dict[str, object]:
+        return {}
+
+
+class _AgentCall:
+    """The function of the tool that an agent becomes."""
+
+    def __init__(self, agent: BaseAgent, session: AgentSession | None, progress: bool) -> None:
+        self.agent = agent
+        self.session = session
+        self.progress = progress
+
+    async def run(
+        self, input: Annotated[str, "What to ask, with all that has to be known."], ctx: ToolContext[Any]
+    ) -> str:
+        state = ctx.resume.state if ctx.resume is not None else None
+        session = self.session or (AgentSession.model_validate(state) if state else AgentSession())
+        given: Input = list(ctx.resume.answers) if ctx.resume is not None else input
+        try:
+            response = await self._ask(given, session, ctx)
+        except AgentPipeError as error:
+            ctx.add_usage(error.response.usage if error.response is not None else None)
+            raise
+        ctx.add_usage(response.usage)
+        questions = [*response.approval_requests, *response.input_requests]
+        if questions:
+            # What the agent needs to go on travels with the first of its questions; {} marks the others as its own too.
+            first = replace(questions[0], state=session.model_dump())
+            raise Interrupted([first, *[replace(question, state={}) for question in questions[1:]]])
+        return response.text
+
+    async def _ask(self, given: Input, session: AgentSession, ctx: ToolContext[Any]) -> ChatResponse:
+        if not self.progress:
+            return await self.agent.run(given, session=session, deps=ctx.deps)
+        async with self.agent.stream(given, session=session, deps=ctx.deps) as stream:
+            async for update in stream:
+                for content in update.contents:
+                    if isinstance(content, (TextContent, ProgressContent)):
+                        ctx.progress(content.text)
+                    elif isinstance(content, FunctionCallContent):
+                        ctx.progress(f"{content.name}({content.raw_arguments or dict(content.arguments)})")
+            return await stream.get_response()
 
 
 class DelegatingAgent(BaseAgent):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, final
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, final
 
 from agentpipe._messages import Input
 from agentpipe._options import ChatOptions
@@ -11,6 +12,9 @@ from agentpipe._request import ChatRequest
 from agentpipe._responses import ChatResponse, ChatResponseUpdate, ResponseStream
 from agentpipe._session import AgentSession
 from agentpipe._waist import FunctionMiddleware, Responder, put_around
+
+if TYPE_CHECKING:
+    from agentpipe._agent import Agent
 
 
 class ChatClient(Responder):
@@ -50,6 +54,13 @@ class ChatClient(Responder):
     def wrap(self, layer: Any, /, **settings: Any) -> ChatClient:
         """Put one layer (a class, a partial of one, or a middleware function) around this client."""
         return put_around(layer, self, ChatClient, FunctionChatClient, **settings)
+
+    @final
+    def as_agent(self, instructions: str | None = None, **settings: Any) -> Agent:
+        """``Agent(self, instructions, ...)``."""
+        # Agents stand on a floor above this one, so the class is looked up when it is asked for.
+        agent: Agent = import_module("agentpipe._agent").Agent(self, instructions, **settings)
+        return agent
 
 
 class DelegatingChatClient(ChatClient):

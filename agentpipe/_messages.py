@@ -347,6 +347,13 @@ class Message(Record):
         """The same message with other fields."""
         return replace(self, **changes)
 
+    def from_(self, origin: Origin) -> Message:
+        """The same message, with an id, known to come from ``origin``."""
+        if self.origin == origin and self.message_id is not None:
+            return self
+        message_id = self.message_id or new_id("msg")
+        return Message(self.role, self.contents, message_id, self.author_name, self.metadata, origin, self.extra)
+
     def with_id(self) -> Message:
         """This message, or the same with a new id if it has none."""
         return self if self.message_id is not None else self.replace(message_id=new_id("msg"))

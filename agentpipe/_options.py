@@ -3,6 +3,7 @@
 ====================================================  ============================================
 instructions                                          joined with a blank line, the earlier first
 tools, stop, extra_body, metadata                     united; of one name, the later wins
+tool_middleware                                       one around the other, the earlier outside
 everything else                                       the later wins
 ====================================================  ============================================
 
@@ -15,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
-from agentpipe._tools import FunctionTool, Tool, ToolLike, Tools, as_tools
+from agentpipe._tools import FunctionTool, Tool, ToolLike, ToolMiddleware, Tools, as_tools
 
 OnLimit = Literal["final_answer", "tool_choice_none", "raise", "return"]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
@@ -59,7 +60,8 @@ class ChatOptions:
 
     ``tools`` takes functions, `FunctionTool` and `HostedTool`; ``tool_choice`` "auto", "none", "required" or the name
     of a tool; ``response_format`` a type (pydantic model, dataclass, TypedDict, list, enum, scalar) or an endpoint's
-    own dict; ``stop`` a text or several. ``loop`` limits the tool loop of this run. ``metadata`` stays in the process;
+    own dict; ``stop`` a text or several. ``loop`` limits the tool loop of this run, and ``tool_middleware`` stands
+    around its tool calls, inside the middleware of the FunctionInvokingChatClient. ``metadata`` stays in the process;
     ``extra_body`` goes into the request as it is and wins.
 
     Raises ValueError where two tools have one name, TypeError for what is no tool.
@@ -81,6 +83,7 @@ class ChatOptions:
     parallel_tool_calls: bool | None = None
     conversation_id: str | None = None
     loop: LoopLimits | None = None
+    tool_middleware: Sequence[ToolMiddleware] | None = None
     metadata: Mapping[str, Any] | None = None
     extra_body: Mapping[str, Any] | None = None
     extra_headers: Mapping[str, str] | None = None
@@ -150,6 +153,10 @@ def _unite_texts(old: Sequence[str], new: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*old, *new]))
 
 
+def _unite_middleware(old: Sequence[ToolMiddleware], new: Sequence[ToolMiddleware]) -> Sequence[ToolMiddleware]:
+    return (*old, *new)
+
+
 def _unite_mappings(old: Mapping[str, Any], new: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**old, **new}
 
@@ -158,6 +165,7 @@ _JOINS: dict[str, Callable[[Any, Any], Any]] = {
     "instructions": _join_text,
     "tools": _unite_tools,
     "stop": _unite_texts,
+    "tool_middleware": _unite_middleware,
     "extra_body": _unite_mappings,
     "metadata": _unite_mappings,
 }

@@ -6,7 +6,6 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from agentpipe._layered import name_of
 from agentpipe._messages import Message
@@ -14,7 +13,7 @@ from agentpipe._options import ChatOptions
 from agentpipe._request import ChatRequest
 from agentpipe._responses import ChatResponse
 from agentpipe._session import AgentSession
-from agentpipe._tools import ToolLike
+from agentpipe._tools import ToolLike, ToolMiddleware
 
 
 class HistoryProvider(ABC):
@@ -57,7 +56,7 @@ class Context:
     instructions: str | None = None
     messages: Sequence[Message] = ()
     tools: Sequence[ToolLike] = ()
-    middleware: Sequence[Callable[..., Awaitable[Any]]] = ()
+    middleware: Sequence[ToolMiddleware] = ()
     options: ChatOptions | None = None
     store: bool = False
 

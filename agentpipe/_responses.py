@@ -34,6 +34,9 @@ T = TypeVar("T")
 
 #: Where a response says which call's result is its answer (stop_reason "return_directly").
 DIRECT_CALL = "direct_call_id"
+#: Where a response says how many tool rounds it took. In a stream it comes with the last result of each round: a round
+#: is then over, and may be stored.
+ROUNDS = "rounds"
 
 
 @dataclass(frozen=True, slots=True)

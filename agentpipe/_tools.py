@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial, update_wrapper
-from typing import Any, Generic, TypeVar, cast, get_origin, overload
+from typing import Any, Generic, Literal, Protocol, TypeVar, cast, get_origin, overload
 
 from agentpipe._messages import FunctionCallContent, InputRequestContent, Message
 from agentpipe._records import new_id, to_json
@@ -103,6 +103,7 @@ class FunctionTool(Tool):
         self.fatal = tuple(fatal)
         self.strict = strict
         self.metadata = metadata
+        self._kind: FunctionKind | None = None
         if function is not None:
             update_wrapper(cast("Any", self), function, assigned=("__doc__", "__module__", "__qualname__"), updated=())
 
@@ -112,6 +113,13 @@ class FunctionTool(Tool):
         if self._schema is not None:
             return self._schema.parameters
         return self._parameters if self._parameters is not None else {"type": "object", "properties": {}}
+
+    @property
+    def kind(self) -> FunctionKind:
+        """How the function is to be run."""
+        if self._kind is None:
+            self._kind = _kind_of(self.function)
+        return self._kind
 
     @property
     def declaration_only(self) -> bool:
@@ -160,6 +168,21 @@ class FunctionTool(Tool):
         if self._schema is not None:
             return self._schema.description
         return inspect.getdoc(self.function) or "" if self.function is not None else ""
+
+
+FunctionKind = Literal["sync", "async", "generator", "async_generator"]
+
+
+def _kind_of(function: object) -> FunctionKind:
+    while isinstance(function, partial):
+        function = function.func
+    if not inspect.isroutine(function):
+        function = getattr(function, "__call__", function)  # noqa: B004
+    if inspect.iscoroutinefunction(function):
+        return "async"
+    if inspect.isasyncgenfunction(function):
+        return "async_generator"
+    return "generator" if inspect.isgeneratorfunction(function) else "sync"
 
 
 def _schema_of(function: Callable[..., Any]) -> FunctionSchema:
@@ -347,6 +370,10 @@ class Resume:
     answers: tuple[Any, ...] = ()
 
 
+#: Tool middleware: ``async (context, call_next) -> result``; ``await call_next(context)`` goes on to the function.
+ToolMiddleware = Callable[["ToolContext[Any]", Callable[..., Awaitable[Any]]], Awaitable[Any]]
+
+
 class Interrupted(BaseException):
     """Leaves a tool that waits for an answer; the loop takes it from there.
 
@@ -358,6 +385,14 @@ class Interrupted(BaseException):
         self.requests = tuple(requests)
 
 
+class RunControl(Protocol):
+    """What a tool may ask of the run that it is part of."""
+
+    def terminate(self) -> None: ...
+    def return_directly(self, call_id: str) -> None: ...
+    def progress(self, call: FunctionCallContent, text: str) -> None: ...
+
+
 @dataclass(slots=True, eq=False)
 class ToolContext(Generic[DepsT]):
     """What a running tool knows and may do. A parameter annotated with it gets it, hidden from the model.
@@ -366,7 +401,6 @@ class ToolContext(Generic[DepsT]):
         call: The call that is being answered.
         tool: The tool that runs.
         arguments: The arguments of the call, as JSON values.
-        messages: What the model was sent, and its answer; read only.
         request: The `ChatRequest` of the run.
         session: The session of the run, or None.
         deps: The caller's own object (``agent.run(..., deps=...)``).
@@ -380,8 +414,8 @@ class ToolContext(Generic[DepsT]):
     call: FunctionCallContent
     tool: FunctionTool | None
     arguments: Mapping[str, Any]
-    messages: Sequence[Message]
-    request: Any
+    transcript: Callable[[], Sequence[Message]] = field(repr=False)
+    request: Any = field(repr=False)
     session: AgentSession | None
     deps: DepsT
     iteration: int
@@ -390,31 +424,40 @@ class ToolContext(Generic[DepsT]):
     tools: ToolSet
     resume: Resume | None = None
     usage: UsageDetails | None = None
-    _report: Callable[[str], None] | None = None
-    _terminated: bool = False
-    _direct: bool = False
+    _run: RunControl | None = None
+    _asked: int = 0
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        """What the model was sent, and what it answered; read only."""
+        return tuple(self.transcript())
 
     def terminate(self) -> None:
         """Ask for no more model calls: the run ends after this round, with stop_reason "terminated"."""
-        self._terminated = True
+        if self._run is not None:
+            self._run.terminate()
 
     def return_directly(self) -> None:
         """Make this call's result the answer of the run."""
-        self._direct = True
+        if self._run is not None:
+            self._run.return_directly(self.call.call_id)
 
     def progress(self, text: str) -> None:
-        """Tell who watches the stream how far this is; no part of the transcript."""
-        if self._report is not None:
-            self._report(text)
+        """Tell who watches the stream how far this is; no part of the transcript. May be called from any thread."""
+        if self._run is not None:
+            self._run.progress(self.call, text)
 
     def interrupt(self, payload: object, state: object = None) -> Any:
         """Stop for an answer to the question ``payload`` (any JSON value).
 
         The run ends with an `InputRequestContent`. When the answer is there, the tool is run again from its start:
-        this call then returns the answer's data, and ``ctx.resume`` has it together with ``state``.
+        this call then returns the answer's data, and ``ctx.resume`` has it together with ``state``. A tool that asks
+        several times gets the answers in the order of its questions.
         """
-        if self.resume is not None:
-            return self.resume.data
+        answers = self.resume.answers if self.resume is not None else ()
+        self._asked += 1
+        if self._asked <= len(answers):
+            return answers[self._asked - 1].data
         raise Interrupted([InputRequestContent(new_id("input"), self.call, to_json(payload), to_json(state))])
 
     def add_usage(self, usage: UsageDetails | None) -> None:
