@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from agentpipe._messages import ReasoningContent as ReasoningContent
     from agentpipe._messages import RefusalContent as RefusalContent
     from agentpipe._messages import TextContent as TextContent
+    from agentpipe._messages import ThoughtContent as ThoughtContent
     from agentpipe._messages import UnknownContent as UnknownContent
     from agentpipe._messages import UriContent as UriContent
     from agentpipe._messages import assistant as assistant
@@ -161,6 +162,7 @@ __all__ = [
     "TelemetryAgent",
     "TelemetryChatClient",
     "TextContent",
+    "ThoughtContent",
     "ToolContext",
     "ToolError",
     "ToolLoopError",
@@ -243,6 +245,7 @@ _HOMES = {
         "ReasoningContent",
         "RefusalContent",
         "TextContent",
+        "ThoughtContent",
         "UnknownContent",
         "UriContent",
         "assistant",

@@ -71,8 +71,18 @@ class BaseAgent(Responder):
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return asyncio.run(self.run(input, session=session, options=options, deps=deps))
+            return asyncio.run(self._run_alone(input, session, options, deps))
         raise RuntimeError("run_sync cannot be used inside of an event loop; use 'await agent.run(...)'")
+
+    async def _run_alone(
+        self, input: Input | ChatRequest, session: AgentSession | None, options: ChatOptions | None, deps: Any
+    ) -> ChatResponse:
+        """A run in an event loop of its own: connections are closed with it."""
+        try:
+            return await self.run(input, session=session, options=options, deps=deps)
+        finally:
+            for layer in self._walk():
+                await layer._leave_loop()
 
     @final
     def wrap(self, layer: Any, /, **settings: Any) -> BaseAgent:

@@ -52,6 +52,9 @@ class Layered(ABC):
         for inside in self._inside():
             yield from inside._walk()
 
+    async def _leave_loop(self) -> None:
+        """Let go of what is bound to the running event loop, which is about to end."""
+
     def find(self, kind: type[T]) -> T | None:
         """The outermost layer that is a ``kind``, or None: "is there one of these among you?"."""
         for layer in self._walk():

@@ -264,6 +264,18 @@ class ProgressContent(Content):
 
 
 @dataclass(frozen=True, slots=True)
+class ThoughtContent(Content):
+    """Tells that what was said as text so far in this message was thought: a model closed a block that it never opened.
+
+    Folding turns that text into reasoning. It is seen in the stream, and no part of the transcript.
+    """
+
+    type: ClassVar[str | None] = "thought"
+    transient: ClassVar[bool] = True
+    extra: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class UnknownContent(Content):
     """A content of a kind that this version does not know, kept as it came."""
 
@@ -294,6 +306,7 @@ CONTENT_KINDS: dict[str, type[Content]] = {
         InputRequestContent,
         InputResponseContent,
         ProgressContent,
+        ThoughtContent,
     )
 }
 

@@ -23,6 +23,7 @@ from agentpipe._messages import (
     RefusalContent,
     Role,
     TextContent,
+    ThoughtContent,
 )
 from agentpipe._records import Record
 from agentpipe._schema import output_type
@@ -260,6 +261,9 @@ class _OpenMessage:
         elif not content.transient:
             self._finish_pieces()
             self.contents.append(content)
+        elif kind is ThoughtContent:
+            self._finish_pieces()
+            self.contents = [_as_thought(said) for said in self.contents]
 
     def _add_other_kind(self, kind: type[Content], content: Any) -> None:
         if not content.text and content.provider_data and self._give_to_earlier(kind, content.provider_data):
@@ -300,6 +304,12 @@ class _OpenMessage:
     @property
     def empty(self) -> bool:
         return not self.contents and self.kind is None
+
+
+def _as_thought(content: Content) -> Content:
+    if isinstance(content, TextContent):
+        return ReasoningContent(content.text, content.provider_data, content.extra)
+    return content
 
 
 class ResponseFolder:

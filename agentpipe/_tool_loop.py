@@ -170,7 +170,8 @@ class ToolLoop:
         self._terminated = False
         self._direct: list[str] = []  # calls whose result is to be the answer, as they asked for it
         self._answer_call: str | None = None
-        self._turn = _Turn()
+        self._taken = _Ids(request.messages)
+        self._turn = _Turn(self._taken)
         self._planned: list[PlannedCall] = []
         self._pending: list[Question] = []
         self._results: list[Content] = []
@@ -252,7 +253,7 @@ class ToolLoop:
         options = self._current_options()
         endpoint_keeps = self._conversation_id is not None and self._model_calls > 0
         messages = self.working[len(self.working) - self._fresh :] if endpoint_keeps else list(self.working)
-        self._turn = _Turn()
+        self._turn = _Turn(self._taken)
         self.step = CallModel(messages, options, not endpoint_keeps)
 
     def rewritten(self, messages: Iterable[Message]) -> None:
@@ -634,12 +635,42 @@ class ToolLoop:
         return error
 
 
+class _Ids:
+    """The ids of messages that are taken, looked at only when an endpoint gives ids of its own."""
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        self._messages = messages
+        self._taken: set[str | None] | None = None
+
+    def claim(self, message_id: str) -> str:
+        """The id for a message that an endpoint calls ``message_id``: another one where it calls several so."""
+        if self._taken is None:
+            self._taken = {message.message_id for message in self._messages}
+        own = new_id("msg") if message_id in self._taken else message_id
+        self._taken.add(own)
+        return own
+
+
 class _Turn:
     """What the model says in one go."""
 
-    __slots__ = ("answered", "calls", "folder", "held", "holding", "last", "questions", "role", "seen_any")
+    __slots__ = (
+        "_taken",
+        "answered",
+        "calls",
+        "folder",
+        "held",
+        "holding",
+        "last",
+        "names",
+        "questions",
+        "role",
+        "seen_any",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, taken: _Ids) -> None:
+        self._taken = taken
+        self.names: dict[str, str] = {}
         self.folder = ResponseFolder()
         self.calls: list[FunctionCallContent] = []
         self.answered: set[str] = set()  # calls that the endpoint, or a loop below, ran itself
@@ -655,7 +686,13 @@ class _Turn:
         starts = not self.seen_any or (update.role is not None and self.role is not None and update.role != self.role)
         self.seen_any = True
         self.role = update.role or self.role
-        return update.replace(message_id=new_id("msg")) if starts and update.message_id is None else update
+        given = update.message_id
+        if given is None:
+            return update.replace(message_id=new_id("msg")) if starts else update
+        own = self.names.get(given)
+        if own is None:
+            own = self.names[given] = self._taken.claim(given)
+        return update if own == given else update.replace(message_id=own)
 
     def note(self, content: Content) -> None:
         if isinstance(content, FunctionCallContent):

@@ -90,7 +90,7 @@ class ScriptedChatClient(ChatClient):
 
     def _answer(self, step: Any, place: int, streaming: bool) -> Iterator[ChatResponseUpdate]:
         contents = step.contents if isinstance(step, Message) else as_contents(step)
-        message_id = (step.message_id if isinstance(step, Message) else None) or f"msg_{place}"
+        message_id = step.message_id if isinstance(step, Message) else None
         pieces = self._pieces(contents) if streaming else [contents]
         for piece in pieces:
             yield ChatResponseUpdate(piece, "assistant", message_id, model=self.model)

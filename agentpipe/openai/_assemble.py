@@ -1,0 +1,826 @@
+"""From the endpoint's JSON to updates: one set of rules for a whole message and for the pieces of a stream.
+
+A whole message is a stream of one piece. Text and thoughts are passed on as they come; calls when the answer has come
+to its end, since until then an endpoint may still send more of any of them, or one of them again.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from agentpipe._arguments import read_arguments
+from agentpipe._messages import (
+    Content,
+    DataContent,
+    FunctionCallContent,
+    ReasoningContent,
+    RefusalContent,
+    TextContent,
+    ThoughtContent,
+    UriContent,
+)
+from agentpipe._records import new_id
+from agentpipe._responses import ChatResponseUpdate, FinishReason, UsageDetails
+from agentpipe.exceptions import BadResponseError, ChatClientError, TransportError
+from agentpipe.openai._errors import error_of
+from agentpipe.openai._profiles import EndpointProfile
+
+_REASONS: dict[str, FinishReason] = {
+    **dict.fromkeys(
+        ("length", "max_tokens", "max_length", "model_length", "max_output_tokens", "token_limit"), "length"
+    ),
+    **dict.fromkeys(("tool_calls", "tool_call", "function_call", "tool_use", "tool_calling"), "tool_calls"),
+    **dict.fromkeys(
+        ("content_filter", "content_filtered", "sensitive", "safety", "recitation", "prohibited_content", "blocklist"),
+        "content_filter",
+    ),
+    **dict.fromkeys(("refusal", "spii", "image_safety", "guardrail_intervened", "content-filter"), "content_filter"),
+}
+_FAILED = {"error", "malformed_function_call", "unexpected_tool_call", "malformed_response"}
+_BROKE = {"network_error", "engine_overloaded", "abort", "aborted", "server_error", "timeout", "internal_error"}
+
+
+class Assembler:
+    """Reads one answer.
+
+    Args:
+        profile: What is to be known of the endpoint.
+        schemas: The JSON schemas of the offered tools, by the name that they have on the wire.
+        names: The names of tools that differ on the wire, back to their own.
+    """
+
+    def __init__(
+        self,
+        profile: EndpointProfile,
+        schemas: Mapping[str, Mapping[str, Any]] | None = None,
+        names: Mapping[str, str] | None = None,
+    ) -> None:
+        self._profile = profile
+        self._schemas = schemas or {}
+        self._names = names or {}
+        self._message_id = new_id("msg")
+        self._begun = False
+        self._split = _TextSplitter(profile.recover_text_tool_calls)
+        self._said: list[str] = []  # the text as the endpoint sent it, where it may be repeated
+        self._repeats = profile.cumulative_deltas
+        self._thought = False
+        self._details: list[Any] = []
+        self._echo: dict[str, Any] = {}
+        self._calls = _Calls(self._schemas)
+        self._refused = False
+        self._spoke = False
+        self._choice: int | None = None
+        self._reason: str | None = None
+        self._native_reason: str | None = None
+        self._response_id: str | None = None
+        self._model: str | None = None
+        self._usage: UsageDetails | None = None
+        self._raw: Any = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the endpoint has said why it stopped."""
+        return self._reason is not None
+
+    # ------------------------------------------------------------------------------------------- whole
+
+    def whole(self, body: object, *, raw: bool = True) -> Iterator[ChatResponseUpdate]:
+        """The updates of a whole answer: the message in one, the rest in another. Raises ChatClientError."""
+        if not isinstance(body, Mapping):
+            raise BadResponseError("the endpoint answered 200 with JSON that is no object", status=200)
+        contents = self._take(body)
+        if self._choice is None and (self._usage is None or "choices" not in body):
+            raise BadResponseError("the endpoint answered 200 with no choices", status=200)
+        self._raw = body if raw else None
+        last = self._end()
+        contents += last
+        if contents:
+            yield self._update(contents)
+        yield self._final()
+
+    # ------------------------------------------------------------------------------------------ streamed
+
+    def feed(self, chunk: object) -> ChatResponseUpdate | None:
+        """The update that a chunk of a stream makes, if any. Raises ChatClientError for one that tells of an error."""
+        if not isinstance(chunk, Mapping):
+            raise BadResponseError("the stream holds JSON that is no object", status=200)
+        contents = self._take(chunk)
+        return self._update(contents) if contents else None
+
+    def end(self, *, done: bool) -> Iterator[ChatResponseUpdate]:
+        """The updates at the end of a stream. ``done`` says whether it was closed with [DONE].
+
+        Raises TransportError where it was cut off.
+        """
+        if self._reason is None and not done:
+            # The text that is held back came all the same.
+            if rest := self._split.end():
+                yield self._update(list(rest))
+            raise TransportError("the stream was cut off: it ended before the endpoint had said that it is done")
+        if done and self._reason is None and self._choice is None and self._usage is None:
+            raise BadResponseError("the endpoint answered with a stream that holds no answer", status=200)
+        if last := self._end():
+            yield self._update(last)
+        yield self._final()
+
+    # ---------------------------------------------------------------------------------------- one piece
+
+    def _take(self, chunk: Mapping[str, Any]) -> list[Content]:
+        if (error := _error_in(chunk)) is not None:
+            raise error
+        self._take_envelope(chunk)
+        choice = self._choice_of(chunk.get("choices"))
+        if choice is None:
+            return []
+        contents: list[Content] = []
+        delta = choice.get("delta")
+        if isinstance(delta, Mapping):
+            self._take_delta(delta, contents)
+        message = choice.get("message")
+        if isinstance(message, Mapping):
+            self._take_message(message, contents)
+        if not delta and not message and isinstance(choice.get("text"), str):
+            self._take_text(choice["text"], contents)
+        if reason := choice.get("finish_reason"):
+            self._reason = str(reason)
+            self._native_reason = choice.get("native_finish_reason")
+        self._take_usage(choice.get("usage"))
+        return contents
+
+    def _take_envelope(self, chunk: Mapping[str, Any]) -> None:
+        if self._response_id is None and (found := chunk.get("id")):
+            self._response_id = str(found)
+        if self._model is None and (found := chunk.get("model")):
+            self._model = str(found)
+        if usage := chunk.get("usage"):
+            self._take_usage(usage)
+        elif isinstance(groq := chunk.get("x_groq"), Mapping):
+            self._take_usage(groq.get("usage"))
+
+    def _choice_of(self, choices: object) -> Mapping[str, Any] | None:
+        """The choice that counts: the first."""
+        if isinstance(choices, Mapping):
+            choices = [choices]
+        if not isinstance(choices, list):
+            return None
+        found = [choice for choice in choices if isinstance(choice, Mapping)]
+        if not found:
+            return None
+        if self._choice is None:
+            indexes = [choice["index"] for choice in found if isinstance(choice.get("index"), int)]
+            self._choice = min(indexes, default=0)
+        for choice in found:
+            if choice.get("index") in (None, self._choice):
+                return choice
+        return None
+
+    def _take_delta(self, delta: Mapping[str, Any], contents: list[Content]) -> None:
+        self._take_reasoning(delta, contents)
+        content = delta.get("content")
+        if isinstance(content, str):
+            if content:
+                self._take_text(content, contents)
+        elif content:
+            self._take_parts(content, contents)
+        if calls := delta.get("tool_calls"):
+            self._calls.add(calls)
+        if legacy := delta.get("function_call"):
+            self._calls.add_legacy(legacy)
+        if refusal := delta.get("refusal"):
+            self._refused = self._spoke = True
+            contents.append(RefusalContent(str(refusal)))
+        if len(delta) > 2:
+            self._take_rest(delta, contents)
+
+    def _take_rest(self, delta: Mapping[str, Any], contents: list[Content]) -> None:
+        if extra := delta.get("extra_content"):
+            self._echo["extra_content"] = extra
+        if isinstance(images := delta.get("images"), list):
+            self._take_parts(images, contents)
+        if isinstance(audio := delta.get("audio"), Mapping):
+            self._take_audio(audio, bool(delta.get("content")), contents)
+
+    def _take_message(self, message: Mapping[str, Any], contents: list[Content]) -> None:
+        """A whole message: all there is, or, at the end of a stream, all of it once more."""
+        if not self._said and not self._calls.any and not self._thought:
+            self._take_delta(message, contents)
+            return
+        said = "".join(self._said)
+        text = message.get("content")
+        rest: dict[str, Any] = {}
+        if isinstance(text, str) and text != said:
+            rest["content"] = text[len(said) :] if text.startswith(said) else ("" if said else text)
+        if calls := message.get("tool_calls"):
+            rest["tool_calls"] = calls
+        self._take_delta(rest, contents)
+
+    def _take_text(self, text: str, contents: list[Content]) -> None:
+        if self._repeats:
+            said = "".join(self._said)
+            if text.startswith(said):
+                self._said, text = [text], text[len(said) :]
+            else:
+                self._said.append(text)
+        else:
+            self._said.append(text)
+        if self._split.plain and "<" not in text:
+            if text:
+                self._spoke = True
+                contents.append(TextContent(text))
+        else:
+            self._add_split(self._split.feed(text), contents)
+
+    def _add_split(self, pieces: Iterator[Content], contents: list[Content]) -> None:
+        for piece in pieces:
+            if isinstance(piece, TextContent):
+                self._spoke = True
+            else:
+                self._thought = True
+            contents.append(piece)
+
+    def _take_reasoning(self, delta: Mapping[str, Any], contents: list[Content]) -> None:
+        text = delta.get("reasoning_content") or delta.get("reasoning") or delta.get("thinking")
+        details = delta.get("reasoning_details")
+        if isinstance(text, Mapping):
+            text = text.get("content") or text.get("text")
+        if isinstance(details, list):
+            self._details.extend(details)
+            text = text or "".join([_detail_text(detail) for detail in details])
+        if isinstance(text, str) and text:
+            self._thought = True
+            contents.append(ReasoningContent(text))
+
+    def _take_parts(self, parts: object, contents: list[Content]) -> None:
+        for part in parts if isinstance(parts, list) else [parts]:
+            if isinstance(part, str):
+                self._take_text(part, contents)
+            elif isinstance(part, Mapping):
+                self._take_part(part, contents)
+
+    def _take_part(self, part: Mapping[str, Any], contents: list[Content]) -> None:
+        kind = part.get("type")
+        if kind in ("thinking", "reasoning", "reasoning_text", "reasoning_content"):
+            self._take_thinking(part, contents)
+        elif kind == "refusal":
+            self._refused = self._spoke = True
+            contents.append(RefusalContent(str(part.get("refusal") or part.get("text") or "")))
+        elif kind in ("image_url", "output_image", "image"):
+            contents.extend(_media_of(part))
+        elif isinstance(text := part.get("text"), str) and text:
+            self._take_text(text, contents)
+        elif isinstance(inner := part.get("content"), str) and inner:
+            self._take_text(inner, contents)
+
+    def _take_thinking(self, part: Mapping[str, Any], contents: list[Content]) -> None:
+        inner = part.get("thinking") or part.get("reasoning") or part.get("text") or part.get("summary")
+        pieces = inner if isinstance(inner, list) else [inner]
+        text = "".join([str(p.get("text") or "") if isinstance(p, Mapping) else str(p or "") for p in pieces])
+        if text:
+            self._thought = True
+            signature = part.get("signature")
+            contents.append(ReasoningContent(text, {"signature": signature} if signature else None))
+
+    def _take_audio(self, audio: Mapping[str, Any], has_text: bool, contents: list[Content]) -> None:
+        if isinstance(transcript := audio.get("transcript"), str) and transcript and not has_text:
+            self._take_text(transcript, contents)
+        if isinstance(data := audio.get("data"), str) and data and (found := _decoded(data, "audio/wav")) is not None:
+            contents.append(found)
+
+    def _take_usage(self, usage: object) -> None:
+        if isinstance(usage, Mapping) and (found := usage_of(usage)) is not None:
+            complete = (
+                found.input_tokens is not None
+                and usage.get("completion_tokens", usage.get("output_tokens")) is not None
+            )
+            if self._usage is None or complete or self._usage.output_tokens in (None, 0):
+                self._usage = found
+
+    # ------------------------------------------------------------------------------------------- the end
+
+    def _end(self) -> list[Content]:
+        contents: list[Content] = []
+        self._add_split(self._split.end(), contents)
+        calls = self._calls.finished(_is_length(self._reason))
+        if not calls and self._split.block is not None:
+            calls, text = self._recovered(self._split.block)
+            if text:
+                self._spoke = True
+                contents.append(TextContent(text))
+        if self._details:
+            contents.append(ReasoningContent("", {"reasoning_details": self._details}))
+        if self._echo:
+            contents.append(TextContent("", dict(self._echo)))
+        contents.extend(self._named(call) for call in calls)
+        self._check_reason(bool(calls))
+        self._finish: FinishReason = self._finish_reason(calls)
+        return contents
+
+    def _recovered(self, block: str) -> tuple[list[FunctionCallContent], str]:
+        """The calls that a message of nothing but <tool_call> blocks stands for; the text itself where it is none."""
+        calls: list[FunctionCallContent] = []
+        inner = _BLOCKS.findall(block)
+        if not inner or _BLOCKS.sub("", block).strip():
+            return [], block
+        for text in inner:
+            try:
+                told = json.loads(text, strict=False)
+            except (ValueError, RecursionError):
+                return [], block
+            name = told.get("name") if isinstance(told, dict) else None
+            if not isinstance(name, str) or name not in self._schemas:
+                return [], block
+            given = told.get("arguments", told.get("parameters"))
+            arguments, raw, invalid = read_arguments(given, self._schemas[name])
+            calls.append(FunctionCallContent(new_id("call"), name, arguments, raw, invalid))
+        return calls, ""
+
+    def _named(self, call: FunctionCallContent) -> FunctionCallContent:
+        own = self._names.get(call.name)
+        if own is None:
+            return call
+        return FunctionCallContent(
+            call.call_id, own, call.arguments, call.raw_arguments, call.invalid, call.provider_data
+        )
+
+    def _check_reason(self, has_calls: bool) -> None:
+        reason = (self._reason or "").lower()
+        if has_calls:
+            return
+        if reason in _BROKE:
+            raise TransportError(f"the endpoint broke off its answer (finish_reason {self._reason!r})", status=200)
+        if reason in _FAILED:
+            why = self._native_reason or self._reason
+            raise BadResponseError(f"the model's answer failed (finish_reason {why!r})", status=200, code=str(why))
+
+    def _finish_reason(self, calls: Sequence[FunctionCallContent]) -> FinishReason:
+        mapped = _REASONS.get((self._reason or "").lower(), "stop")
+        if calls:
+            return "length" if mapped == "length" and any(call.invalid for call in calls) else "tool_calls"
+        if self._refused:
+            return "content_filter"
+        return "stop" if mapped == "tool_calls" else mapped
+
+    def _update(self, contents: list[Content]) -> ChatResponseUpdate:
+        if self._begun:
+            return ChatResponseUpdate(contents)
+        self._begun = True
+        return ChatResponseUpdate(contents, "assistant", self._message_id, None, self._response_id, self._model)
+
+    def _final(self) -> ChatResponseUpdate:
+        empty = not self._spoke and not self._calls.any and self._split.block is None
+        return ChatResponseUpdate(
+            response_id=self._response_id,
+            model=self._model,
+            finish_reason=self._finish,
+            usage=self._usage,
+            metadata={"empty_completion": True} if empty else None,
+            raw=self._raw,
+        )
+
+
+_BLOCKS = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.S)
+
+
+def _is_length(reason: str | None) -> bool:
+    return _REASONS.get((reason or "").lower()) == "length"
+
+
+def _error_in(chunk: Mapping[str, Any]) -> ChatClientError | None:
+    """The error that a 200 holds, if it is one."""
+    error = chunk.get("error")
+    if error and not (isinstance(error, Mapping) and not any(error.values())):
+        return error_of(200, None, chunk, in_stream=True)
+    if chunk.get("choices"):
+        return None
+    if chunk.get("object") == "error" or chunk.get("type") == "error":
+        return error_of(200, None, chunk, in_stream=True)
+    if "choices" not in chunk and any(key in chunk for key in ("detail", "message", "errors", "msg")):
+        return error_of(200, None, chunk, in_stream=True)
+    return None
+
+
+def _detail_text(detail: object) -> str:
+    if not isinstance(detail, Mapping):
+        return ""
+    return next((t for key in ("text", "summary") if isinstance(t := detail.get(key), str)), "")
+
+
+def _media_of(part: Mapping[str, Any]) -> Iterator[Content]:
+    found = part.get("image_url") or part.get("url") or part.get("image")
+    url = found.get("url") if isinstance(found, Mapping) else found
+    if isinstance(url, str) and url.startswith("data:"):
+        media_type, _, data = url[5:].partition(";base64,")
+        if (decoded := _decoded(data, media_type)) is not None:
+            yield decoded
+    elif isinstance(url, str) and url:
+        yield UriContent(url)
+
+
+def _decoded(data: str, media_type: str) -> DataContent | None:
+    try:
+        return DataContent(base64.b64decode(data), media_type or "application/octet-stream")
+    except (binascii.Error, ValueError):
+        return None
+
+
+# --------------------------------------------------------------------------------------------- usage
+
+
+def usage_of(usage: Mapping[str, Any]) -> UsageDetails | None:
+    """The usage under its various names; None where no count is told."""
+    given = _count(usage, "prompt_tokens", "input_tokens", "prompt_token_count", "promptTokens", "inputTokens")
+    made = _count(
+        usage, "completion_tokens", "output_tokens", "candidates_token_count", "completionTokens", "outputTokens"
+    )
+    total = _count(usage, "total_tokens", "total_token_count", "totalTokens")
+    if given is None and made is None and total is None:
+        return None
+    if total is None or total < (given or 0) + (made or 0):
+        total = (given or 0) + (made or 0)
+    if given is not None and made is None:
+        made = max(0, total - given)
+    elif made is not None and given is None:
+        given = max(0, total - made)
+    cached = _count(_details(usage, "prompt", "input"), "cached_tokens", "cache_read")
+    if cached is None:
+        cached = _count(
+            usage, "prompt_cache_hit_tokens", "cached_tokens", "cache_read_input_tokens", "num_cached_tokens"
+        )
+    reasoning = _count(_details(usage, "completion", "output"), "reasoning_tokens")
+    if reasoning is None:
+        reasoning = _count(usage, "reasoning_tokens", "thoughts_token_count", "completion_reasoning_tokens")
+    cost = usage.get("cost")
+    extra = {"cost": cost} if isinstance(cost, (int, float)) and not isinstance(cost, bool) else None
+    return UsageDetails(given, made, total, cached, reasoning, extra)
+
+
+def _details(usage: Mapping[str, Any], *kinds: str) -> Mapping[str, Any]:
+    for kind in kinds:
+        for name in (f"{kind}_tokens_details", f"{kind}_token_details"):
+            if isinstance(found := usage.get(name), Mapping):
+                return found
+    return {}
+
+
+def _count(usage: Mapping[str, Any], *names: str) -> int | None:
+    for name in names:
+        value = usage.get(name)
+        if isinstance(value, bool):
+            continue
+        if isinstance(value, (int, float)) and value == value and value not in (float("inf"), float("-inf")):
+            return int(value)
+        if isinstance(value, str) and value.isdigit():
+            return int(value)
+    return None
+
+
+# --------------------------------------------------------------------------------------------- text
+
+
+_OPEN, _CLOSE = "<think>", "</think>"
+_TAGS = ((_OPEN, _CLOSE), ("<thinking>", "</thinking>"), ("<thought>", "</thought>"))
+_BLOCK = "<tool_call>"
+
+
+class _TextSplitter:
+    """Tells thoughts from text where a model writes both into one: a leading <think> block, a lone </think>.
+
+    It holds back only what may be the beginning of a tag, and the white space around one.
+    """
+
+    def __init__(self, recovers: bool) -> None:
+        self.plain = False  # nothing is held back, and only a "<" could change that
+        self.block: str | None = None  # a message that may be nothing but calls written as text
+        self._recovers = recovers
+        self._state = "start"
+        self._held = ""
+        self._close = _CLOSE
+        self._lone = True  # a lone closing tag may still come
+        self._blocks: list[str] = []
+
+    def feed(self, text: str) -> Iterator[Content]:
+        if self._state == "block":
+            self._blocks.append(text)
+            return
+        held = self._held + text
+        self._held = ""
+        if self._state == "start":
+            held = self._at_start(held)
+        if self._state == "thinking":
+            yield from self._thinking(held)
+        elif self._state == "after":
+            yield from self._after(held)
+        elif self._state == "text":
+            yield from self._text(held)
+
+    def _at_start(self, text: str) -> str:
+        lead = text.lstrip()
+        for opening, closing in _TAGS:
+            if lead.startswith(opening):
+                self._state, self._close, self._lone = "thinking", closing, False
+                return lead[len(opening) :].lstrip()
+        tags = [opening for opening, _ in _TAGS] + ([_BLOCK] if self._recovers else [])
+        if self._recovers and lead.startswith(_BLOCK):
+            self._state = "block"
+            self._blocks = [text]
+            return ""
+        if any(tag.startswith(lead) for tag in tags):
+            self._held = text
+            return ""
+        self._state = "text"
+        return text
+
+    def _thinking(self, text: str) -> Iterator[Content]:
+        place = text.find(self._close)
+        if place >= 0:
+            if thought := text[:place].rstrip():
+                yield ReasoningContent(thought)
+            self._state = "after"
+            yield from self._after(text[place + len(self._close) :])
+            return
+        keep = _tail_of(text, self._close)
+        ready = text[: len(text) - keep]
+        stripped = ready.rstrip()
+        self._held = text[len(stripped) :]
+        if stripped:
+            yield ReasoningContent(stripped)
+
+    def _after(self, text: str) -> Iterator[Content]:
+        text = text.lstrip()
+        if text:
+            self._state = "text"
+            yield from self._text(text)
+
+    def _text(self, text: str) -> Iterator[Content]:
+        if not self._lone:
+            self.plain = True
+            if text:
+                yield TextContent(text)
+            return
+        place = text.find(_CLOSE)
+        if place >= 0:
+            self._lone = False
+            if thought := text[:place].rstrip():
+                yield TextContent(thought)
+            yield ThoughtContent()
+            self._state = "after"
+            yield from self._after(text[place + len(_CLOSE) :])
+            return
+        keep = _tail_of(text, _CLOSE)
+        self._held = text[len(text) - keep :]
+        self.plain = not keep
+        if ready := text[: len(text) - keep]:
+            yield TextContent(ready)
+
+    def end(self) -> Iterator[Content]:
+        """What was held back, now that nothing follows."""
+        held, self._held = self._held, ""
+        if self._state == "block":
+            self.block = "".join(self._blocks)
+        elif self._state == "thinking":
+            if thought := held.rstrip():
+                yield ReasoningContent(thought)
+        elif held:
+            yield TextContent(held)
+
+
+def _tail_of(text: str, tag: str) -> int:
+    """How many characters at the end of ``text`` may be the beginning of ``tag``."""
+    place = text.rfind("<", max(0, len(text) - len(tag) + 1))
+    while place >= 0:
+        if tag.startswith(text[place:]):
+            return len(text) - place
+        place = text.rfind("<", max(0, len(text) - len(tag) + 1), place)
+    return 0
+
+
+# --------------------------------------------------------------------------------------------- calls
+
+
+class _Call:
+    """A call while its fragments arrive."""
+
+    __slots__ = ("echo", "id", "index", "name", "pieces", "whole")
+
+    def __init__(self, index: object, call_id: str | None) -> None:
+        self.index = index
+        self.id = call_id
+        self.name = ""
+        self.pieces: list[str] = []
+        self.whole: Any = None  # arguments that came as an object
+        self.echo: dict[str, Any] = {}
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the arguments so far are all of an object."""
+        if self.whole is not None:
+            return True
+        text = self.text
+        return text.rstrip().endswith("}") and _object_of(text) is not None
+
+
+def _object_of(text: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(text, strict=False)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+class _Calls:
+    """The calls of one answer, told apart by index *and* id, never by their position."""
+
+    def __init__(self, offered: Mapping[str, Mapping[str, Any]]) -> None:
+        self._offered = offered
+        self._calls: list[_Call] = []
+
+    @property
+    def any(self) -> bool:
+        return bool(self._calls)
+
+    def add(self, fragments: object) -> None:
+        if isinstance(fragments, Mapping):
+            fragments = [fragments]
+        if not isinstance(fragments, list):
+            return
+        for place, fragment in enumerate(fragments):
+            if isinstance(fragment, Mapping):
+                self._add(fragment, place)
+
+    def add_legacy(self, function: object) -> None:
+        if isinstance(function, Mapping):
+            self._add({"index": "function_call", "function": function}, 0)
+
+    def _add(self, fragment: Mapping[str, Any], place: int) -> None:
+        function = fragment.get("function")
+        if not isinstance(function, Mapping):
+            function = fragment if "name" in fragment or "arguments" in fragment else {}
+        name = function.get("name") or ""
+        arguments = function.get("arguments")
+        call_id = fragment.get("id")
+        call_id = str(call_id) if call_id not in (None, "") else None
+        index = fragment.get("index")
+        if isinstance(index, bool) or not isinstance(index, (int, str)) or index == "":
+            index = None
+        call = self._find(index, call_id, str(name), arguments, place)
+        if call is None:
+            if not name and not arguments and call_id is None:
+                return
+            call = _Call(index, call_id)
+            self._calls.append(call)
+        self._extend(call, call_id, str(name), arguments)
+        for key, value in fragment.items():
+            if key not in ("index", "id", "type", "function", "name", "arguments") and value is not None:
+                call.echo[key] = value
+
+    def _find(self, index: object, call_id: str | None, name: str, arguments: object, place: int) -> _Call | None:
+        """The call that a fragment goes on with; None where it begins one."""
+        if call_id is not None and (known := self._by_id(call_id, index)) is not None:
+            return None if self._is_another(known, index, name, arguments) else known
+        candidate = self._by_index(index) if index is not None else (self._calls[-1] if self._calls else None)
+        if candidate is None:
+            return None
+        if call_id is not None and candidate.id is not None:
+            # The id changed: a new call, unless this can only be more of the arguments.
+            goes_on = not candidate.complete and not name and bool(candidate.pieces)
+            return candidate if goes_on else None
+        if call_id is not None and name and candidate.name and candidate.complete:
+            return None  # an id that comes late comes before the call is whole
+        if name and candidate.name and candidate.complete and not self._repeats(candidate, name, arguments):
+            return None
+        if name and place > 0 and index is None and call_id is None:
+            return None  # beside each other in one piece, each with its name
+        return candidate
+
+    def _by_id(self, call_id: str, index: object) -> _Call | None:
+        found = [call for call in self._calls if call.id == call_id]
+        same_index = [call for call in found if index is None or call.index is None or call.index == index]
+        return (same_index or [None])[-1]
+
+    def _by_index(self, index: object) -> _Call | None:
+        return next((call for call in reversed(self._calls) if call.index == index), None)
+
+    def _is_another(self, known: _Call, index: object, name: str, arguments: object) -> bool:
+        """Whether a fragment with the id of a whole call begins another one all the same."""
+        if not name or not arguments or not known.complete:
+            return False
+        return not self._repeats(known, name, arguments)
+
+    def _repeats(self, call: _Call, name: str, arguments: object) -> bool:
+        """Whether a fragment says again what is known of a call."""
+        if name != call.name:
+            return not arguments and not call.pieces
+        if not arguments:
+            return True
+        said = arguments if isinstance(arguments, Mapping) else _object_of(str(arguments))
+        mine = call.whole if call.whole is not None else _object_of(call.text)
+        return said is None or said == mine or mine == {}
+
+    def _extend(self, call: _Call, call_id: str | None, name: str, arguments: object) -> None:
+        if call.id is None:
+            call.id = call_id
+        if name:
+            call.name = self._joined_name(call.name, name)
+        if arguments is None or arguments == "":
+            return
+        if isinstance(arguments, str):
+            call.pieces.append(arguments)
+        else:
+            call.whole = arguments
+
+    def _joined_name(self, known: str, piece: str) -> str:
+        if not known or piece == known:
+            return piece
+        joined = known + piece
+        if joined in self._offered:
+            return joined
+        if known in self._offered:
+            return known
+        if piece in self._offered or piece.startswith(known):
+            return piece
+        return joined
+
+    def finished(self, cut_off: bool) -> list[FunctionCallContent]:
+        """The calls, whole. ``cut_off`` says whether the answer ended at the limit of output tokens."""
+        calls = self._merged()
+        contents: list[FunctionCallContent] = []
+        seen: set[str] = set()
+        for place, call in enumerate(calls):
+            call_id = call.id if call.id and call.id not in seen else new_id("call")
+            seen.add(call_id)
+            contents.append(self._content(call, call_id, cut_off and place == len(calls) - 1))
+        return contents
+
+    def _content(self, call: _Call, call_id: str, cut_off: bool) -> FunctionCallContent:
+        name = self._clean_name(call.name)
+        arguments, raw, invalid = read_arguments(_settled(call), self._offered.get(name))
+        if cut_off and not raw.strip():
+            invalid = "the arguments were cut off at the limit of output tokens"
+        if not name:
+            invalid = invalid or "the call has no name"
+        return FunctionCallContent(call_id, name, arguments, raw, invalid, call.echo or None)
+
+    def _clean_name(self, name: str) -> str:
+        """The name without the markers of the model's own format."""
+        if name in self._offered:
+            return name
+        name = re.split(r"<\||\s|\(", name.strip(), maxsplit=1)[0] or name.strip()
+        if name not in self._offered:
+            for prefix in ("functions.", "tools.", "to=functions."):
+                if name.startswith(prefix) and name[len(prefix) :] in self._offered:
+                    return name[len(prefix) :]
+        return name
+
+    def _merged(self) -> list[_Call]:
+        """The calls without those that were sent again under another index."""
+        kept: list[_Call] = []
+        for call in self._calls:
+            twin = next(
+                (k for k in kept if call.id and k.id == call.id and _same_name(k, call) and _nested(k, call)), None
+            )
+            if twin is None:
+                kept.append(call)
+            elif len(call.text) > len(twin.text) or (call.whole is not None and twin.whole is None):
+                twin.pieces, twin.whole = call.pieces, call.whole
+                twin.name = twin.name or call.name
+        return [call for call in kept if call.name or call.pieces or call.whole is not None]
+
+
+def _same_name(one: _Call, other: _Call) -> bool:
+    return not one.name or not other.name or one.name == other.name
+
+
+def _nested(one: _Call, other: _Call) -> bool:
+    if one.whole is not None or other.whole is not None:
+        return one.whole == other.whole or not (one.text if one.whole is None else other.text)
+    a, b = one.text, other.text
+    return a.startswith(b) or b.startswith(a)
+
+
+def _settled(call: _Call) -> object:
+    """The arguments of a call whose fragments are all there.
+
+    Taken as they are; only where that is no JSON, a "{}" before the real ones or all of them once more at the end is
+    left out.
+    """
+    if call.whole is not None:
+        return call.whole
+    text = call.text
+    if len(call.pieces) < 2 or _object_of(text) is not None:
+        return text
+    before, last = "".join(call.pieces[:-1]), call.pieces[-1]
+    if call.pieces[0].strip() == "{}" and _object_of(rest := "".join(call.pieces[1:])) is not None:
+        return rest
+    whole = _object_of(last)
+    if whole is not None and (_object_of(before) == whole or all(last.startswith(piece) for piece in call.pieces)):
+        return last
+    return text

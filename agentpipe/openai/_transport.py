@@ -1,0 +1,260 @@
+"""The openai package as the transport: authentication, URL, headers, pools, Azure; not its models of what is sent.
+
+Pools belong to an event loop, since their connections do. Clients with the same settings share one, so that the second
+costs no new TLS context, and its connections are there already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
+
+from agentpipe.exceptions import ChatClientError, TransportError
+from agentpipe.openai._body import as_values
+from agentpipe.openai._errors import error_of
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+#: Seconds to reach the endpoint, and seconds between two packets of its answer.
+CONNECT_TIMEOUT, READ_TIMEOUT = 10.0, 600.0
+#: Seconds that an idle connection is kept: longer than most tools take, so that the next round finds it open.
+KEEPALIVE = 120.0
+#: Seconds that the end of a stream may take after its [DONE], before the connection is given up.
+_DRAIN = 0.1
+
+
+class _Pool:
+    """An HTTP client that several chat clients use."""
+
+    def __init__(self, http_client: Any) -> None:
+        self.http_client = http_client
+        self.users = 0
+
+
+_POOLS: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[object, ...], _Pool]] = WeakKeyDictionary()
+
+
+class Transport:
+    """Sends bodies to one endpoint and gives back what comes.
+
+    Args:
+        base_url: The endpoint's URL; None for that of the openai package.
+        api_key: The key.
+        headers: Headers to send with each request.
+        timeout: Seconds between two packets; None for ten minutes.
+        aiohttp: Whether aiohttp carries the requests; needs the extra of that name.
+        client: An AsyncOpenAI of the caller's own, which is used as it is and not closed.
+    """
+
+    def __init__(
+        self,
+        *,
+        base_url: str | None,
+        api_key: str | None,
+        headers: Mapping[str, str] | None,
+        timeout: float | None,
+        aiohttp: bool,
+        client: AsyncOpenAI | None,
+    ) -> None:
+        self.base_url = base_url
+        self._api_key = api_key
+        self._headers = dict(headers or {})
+        self._timeout = timeout
+        self._aiohttp = aiohttp
+        self._given = client
+        self._given_once: AsyncOpenAI | None = None
+        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[AsyncOpenAI, _Pool]] = WeakKeyDictionary()
+
+    async def send(self, body: bytes, headers: Mapping[str, str] | None) -> tuple[bytes, Mapping[str, str]]:
+        """Send a request; the bytes and the headers of the whole answer. Raises ChatClientError."""
+        response = await self._post(body, headers, stream=False)
+        return response.content, response.headers
+
+    async def stream(self, body: bytes, headers: Mapping[str, str] | None) -> AsyncIterator[bytes]:
+        """Send a request; the answer in packets. The connection is closed on leaving. Raises ChatClientError."""
+        response = await self._post(body, headers, stream=True)
+        try:
+            encoded = response.headers.get("content-encoding")
+            async for packet in response.aiter_bytes() if encoded else response.aiter_raw():
+                yield packet
+        except Exception as error:
+            raise self._translated(error) from self._cause(error)
+        finally:
+            await response.aclose()
+
+    async def _post(self, body: bytes, headers: Mapping[str, str] | None, *, stream: bool) -> Any:
+        client = self._client()
+        import httpx2
+
+        options: Any = {"headers": dict(headers)} if headers else {}
+        content: Any = {"body": as_values(body)} if self._looks_inside(client) else {"content": body}
+        try:
+            return await client.post(
+                "/chat/completions", cast_to=httpx2.Response, options=options, stream=stream, **content
+            )
+        except Exception as error:
+            raise self._translated(error) from self._cause(error)
+
+    @staticmethod
+    def _looks_inside(client: AsyncOpenAI) -> bool:
+        """Whether the SDK's client has to read the body: Azure's takes the deployment from it."""
+        import openai
+
+        return isinstance(client, openai.AsyncAzureOpenAI)
+
+    # ------------------------------------------------------------------------------------------- clients
+
+    def _client(self) -> AsyncOpenAI:
+        if self._given is not None:
+            if self._given_once is None:
+                # One owner of retries: a layer, if anybody. The caller's client stays as it is.
+                self._given_once = self._given.with_options(max_retries=0)
+            return self._given_once
+        loop = asyncio.get_running_loop()
+        entry = self._clients.get(loop)
+        if entry is None:
+            entry = self._clients[loop] = self._make(loop)
+        return entry[0]
+
+    def _make(self, loop: asyncio.AbstractEventLoop) -> tuple[AsyncOpenAI, _Pool]:
+        import openai
+
+        pools = _POOLS.setdefault(loop, {})
+        secure = urlsplit(self.base_url or "https:").scheme == "https"
+        key = (self._timeout, self._aiohttp, secure)
+        pool = pools.get(key)
+        if pool is None:
+            pool = pools[key] = _Pool(self._http_client(secure))
+        pool.users += 1
+        client = openai.AsyncOpenAI(
+            base_url=self.base_url,
+            api_key=self._api_key,
+            default_headers=self._headers or None,
+            max_retries=0,
+            http_client=pool.http_client,
+        )
+        return client, pool
+
+    def _http_client(self, secure: bool) -> Any:
+        import httpx2
+        import openai
+
+        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=1000, keepalive_expiry=KEEPALIVE)
+        timeout = httpx2.Timeout(
+            self._timeout or READ_TIMEOUT, connect=min(CONNECT_TIMEOUT, self._timeout or READ_TIMEOUT)
+        )
+        settings: dict[str, Any] = {"limits": limits, "timeout": timeout}
+        if self._aiohttp:
+            return openai.DefaultAioHttpClient(**settings)
+        if not secure and not _has_proxy():
+            settings["verify"] = False  # there is nothing to verify, and the TLS context costs 30 ms
+        return openai.DefaultAsyncHttpx2Client(**settings)
+
+    async def aclose(self) -> None:
+        """Let go of the pool of the running event loop; its last user closes it. A later request opens another."""
+        loop = asyncio.get_running_loop()
+        entry = self._clients.pop(loop, None)
+        if entry is None:
+            return
+        pool = entry[1]
+        pool.users -= 1
+        if pool.users == 0:
+            pools = _POOLS.get(loop, {})
+            for key in [key for key, known in pools.items() if known is pool]:
+                del pools[key]
+            await pool.http_client.aclose()
+
+    # -------------------------------------------------------------------------------------------- errors
+
+    def _translated(self, error: Exception) -> ChatClientError:
+        import openai
+
+        if isinstance(error, ChatClientError):
+            return error
+        if isinstance(error, openai.APIStatusError):
+            response = error.response
+            return self.without_secrets(error_of(response.status_code, response.headers, _body_of(response)))
+        if isinstance(error, openai.APITimeoutError) or _is_timeout(error):
+            return TransportError("the endpoint did not answer in time", code="timeout")
+        if isinstance(error, openai.APIConnectionError) or _is_transport_error(error):
+            return self.without_secrets(TransportError(f"the endpoint at {self.shown_url} {_why(error)}"))
+        raise error
+
+    def _cause(self, error: Exception) -> Exception | None:
+        """The error itself, unless it would tell a secret."""
+        texts = [str(error), repr(error), str(error.__cause__), repr(error.__cause__)]
+        return None if any(secret in text for secret in self._secrets() for text in texts) else error
+
+    def without_secrets(self, error: ChatClientError) -> ChatClientError:
+        """The error with no key in its text, should the endpoint have repeated one."""
+        text = str(error.args[0]) if error.args else ""
+        for secret in self._secrets():
+            text = text.replace(secret, "***")
+        error.args = (text,)
+        return error
+
+    def _secrets(self) -> list[str]:
+        key = self._given.api_key if self._given is not None else self._api_key
+        told = [key, *[value for name, value in self._headers.items() if _is_secret(name)]]
+        return [secret for secret in told if isinstance(secret, str) and len(secret) >= 6]
+
+    @property
+    def shown_url(self) -> str:
+        """The URL without what may be secret in it."""
+        url = str(self._given.base_url) if self._given is not None else self.base_url or "https://api.openai.com/v1"
+        return without_secrets_in_url(url)
+
+
+def without_secrets_in_url(url: str) -> str:
+    """A URL without user, password and query."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    host = f"[{host}]" if ":" in host else host
+    port = f":{parts.port}" if parts.port else ""
+    return f"{parts.scheme}://{host}{port}{parts.path}"
+
+
+def _is_secret(header: str) -> bool:
+    return any(word in header.lower() for word in ("auth", "key", "token", "secret", "cookie"))
+
+
+def _has_proxy() -> bool:
+    return any(os.environ.get(name) for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"))
+
+
+def _body_of(response: Any) -> object:
+    with suppress(Exception):
+        return bytes(response.content)
+    return ""
+
+
+def _kinds(error: BaseException | None) -> list[str]:
+    return [f"{kind.__module__}.{kind.__name__}" for kind in type(error).__mro__]
+
+
+def _is_transport_error(error: BaseException) -> bool:
+    """Whether an error is one of httpx's, httpx2's or the socket's."""
+    if isinstance(error, OSError):
+        return True
+    names = _kinds(error)
+    return any(name.startswith(("httpx", "httpcore", "aiohttp", "h11")) for name in names)
+
+
+def _is_timeout(error: BaseException) -> bool:
+    return isinstance(error, TimeoutError) or any(name.endswith("TimeoutException") for name in _kinds(error))
+
+
+def _why(error: BaseException) -> str:
+    root = error
+    while root.__cause__ is not None:
+        root = root.__cause__
+    name = type(root).__name__
+    if "Connect" in name or isinstance(root, ConnectionRefusedError):
+        return f"cannot be reached ({root or name})"
+    return f"broke off the connection ({name}{f': {root}' if str(root) else ''})"
