@@ -7,12 +7,32 @@ only; everything else is kept, and the call is invalid. Nothing is repaired befo
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-_DECODER = json.JSONDecoder()
-_LENIENT = json.JSONDecoder(strict=False)  # lets control characters inside strings through
+#: Levels of lists and objects; what is deeper could be read, but no longer written, compared or validated safely.
+_MAX_NESTING = 200
+
+
+class _Unreadable(ValueError):
+    """The text says what is wrong with the arguments."""
+
+
+def _refuse_constant(name: str) -> Any:
+    raise _Unreadable(f"the arguments hold {name}, which JSON does not have")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise _Unreadable(f"the arguments hold a number that is too large: {text[:40]}")
+    return value
+
+
+_STRICT = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+_LENIENT = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite, strict=False)
 
 
 def read_arguments(raw: object, parameters: Mapping[str, Any] | None = None) -> tuple[dict[str, Any], str, str | None]:
@@ -25,157 +45,272 @@ def read_arguments(raw: object, parameters: Mapping[str, Any] | None = None) -> 
 
     Returns:
         The arguments ({} where they cannot be read), the raw text, and what is wrong (None where nothing is).
+        It raises nothing: whatever an endpoint sends, there is an answer to it.
     """
-    if raw is None or isinstance(raw, str):
-        text = raw or ""
-        value, wrong = _read_text(text) if text and not text.isspace() else ({}, None)
-    else:
-        value, wrong = raw, None
-        try:
-            text = json.dumps(raw, ensure_ascii=False)
-        except (TypeError, ValueError, RecursionError):
-            text = ""
-    if wrong is None and not isinstance(value, dict):
-        wrong = f"the arguments must be a JSON object, not {_kind(value)}"
-    if wrong is not None:
-        return {}, text, wrong
-    return _fitted(value, parameters) if parameters else value, text, None
-
-
-def _read_text(text: str) -> tuple[Any, str | None]:
+    text = raw if isinstance(raw, str) else _text_of(raw)
     try:
-        value = _DECODER.decode(text)
+        arguments = _read_text(text) if isinstance(raw, str) else _read_value(raw)
+        if text.count("{") + text.count("[") > _MAX_NESTING and _too_deep(arguments):
+            raise _Unreadable("the arguments are nested too deeply")
+    except _Unreadable as error:
+        return {}, text, str(error)
+    return _fitted(arguments, parameters) if parameters else arguments, text, None
+
+
+def _read_text(text: str, *, encoded: bool = False) -> dict[str, Any]:
+    try:
+        value = _STRICT.decode(text)
     except (ValueError, RecursionError):
-        value, wrong = _read_leniently(text)
-        if wrong is not None:
-            return None, wrong
-    if isinstance(value, str):  # encoded twice
-        return _read_inner(value)
-    return (None, "the arguments hold a number that JSON has not") if _has_no_number(text, value) else (value, None)
+        value = _read_leniently(text)
+    if isinstance(value, dict):
+        return value
+    if isinstance(value, str) and not encoded:
+        return _read_text(value, encoded=True)
+    return _nothing(value)
 
 
-def _read_inner(text: str) -> tuple[Any, str | None]:
+def _nothing(value: object) -> dict[str, Any]:
+    """No arguments, if null stands where an object is due; nothing else may."""
+    if value is None:
+        return {}
+    raise _Unreadable(f"the arguments must be a JSON object, not {_kind(value)}")
+
+
+def _read_leniently(text: str) -> Any:
+    """The first value of a text that is not strictly JSON, if nothing after it could be meant as well."""
+    text = text.strip().lstrip("\ufeff").lstrip()
+    if not text:
+        return None
     try:
-        value = _LENIENT.decode(text.strip())
-    except (ValueError, RecursionError):
-        return None, "the arguments must be a JSON object, not a text"
-    if isinstance(value, str):
-        return None, "the arguments must be a JSON object, not a text"
-    return value, None
-
-
-def _read_leniently(text: str) -> tuple[Any, str | None]:
-    """The first value, where what follows it is no other."""
-    stripped = text.strip().lstrip("\ufeff")
-    try:
-        value, end = _LENIENT.raw_decode(stripped)
+        value, end = _LENIENT.raw_decode(text)
+        _check_rest(value, text, end)
+    except _Unreadable:
+        raise
     except RecursionError:
-        return None, "the arguments are nested too deeply"
+        raise _Unreadable("the arguments are nested too deeply") from None
     except ValueError as error:
-        return None, f"the arguments are not complete JSON: {error}"
-    rest = stripped[end:].strip()
-    while rest:
+        raise _Unreadable(f"the arguments are not a complete JSON object: {error}") from None
+    return value
+
+
+_MAX_TRIES = 50  # objects looked for in what follows; it bounds the work on a text made of braces
+
+
+def _check_rest(value: object, text: str, end: int) -> None:
+    """Refuse a text in which a second, different value follows; rubbish and prose may."""
+    rest = text[end:].strip()
+    start = 0
+    for _ in range(_MAX_TRIES):
         try:
-            other, end = _LENIENT.raw_decode(rest)
-        except (ValueError, RecursionError):
-            cut = rest.find("{", 1)
-            if cut < 0:
-                break
-            rest = rest[cut:]
-            continue
-        if isinstance(other, (dict, list)) and other != value:
-            return None, "the arguments are two different JSON values"
-        rest = rest[end:].strip()
-    return value, None
+            other, stop = _LENIENT.raw_decode(rest, start)
+        except json.JSONDecodeError as error:
+            _check_cut_off(rest, start, error)
+            stop = start + 1
+        else:
+            # "3 results" begins with JSON as well, so a scalar counts only where nothing follows it.
+            if (isinstance(other, (dict, list)) or stop == len(rest)) and not _same(other, value):
+                raise _Unreadable("the arguments are two different JSON values, one after the other")
+        start = rest.find("{", stop)
+        if start < 0:
+            return
 
 
-def _has_no_number(text: str, value: object) -> bool:
-    """Whether the text says NaN or Infinity outside of its strings, which Python's reader takes and JSON has not."""
-    if "NaN" not in text and "Infinity" not in text:
-        return False
+def _check_cut_off(rest: str, start: int, error: json.JSONDecodeError) -> None:
+    ends_open = error.pos >= len(rest) or error.msg.startswith("Unterminated string")
+    if ends_open and re.match(r'\{\s*"', rest[start : start + 100]):
+        raise _Unreadable("the arguments are followed by a second JSON object, which is cut off")
+
+
+def _same(one: object, other: object) -> bool:
+    """Equal as JSON, where 1 and true are not."""
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
+def _text_of(raw: object) -> str:
+    if raw is None:
+        return ""
     try:
-        json.dumps(value, allow_nan=False)
-    except ValueError:
-        return True
-    return False
+        return json.dumps(dict(raw) if isinstance(raw, Mapping) else raw, ensure_ascii=False, default=str)
+    except (TypeError, ValueError, RecursionError):
+        return ""
+
+
+def _read_value(raw: object) -> dict[str, Any]:
+    if not isinstance(raw, Mapping):
+        return _nothing(raw)
+    arguments = raw if isinstance(raw, dict) else dict(raw)
+    try:
+        json.dumps(arguments, allow_nan=False, default=str)
+    except RecursionError:
+        raise _Unreadable("the arguments are nested too deeply") from None
+    except (TypeError, ValueError) as error:
+        raise _Unreadable(f"the arguments are not JSON: {error}") from None
+    return arguments
+
+
+def _too_deep(value: object) -> bool:
+    level = [value]
+    for _ in range(_MAX_NESTING):
+        level = [inner for item in level for inner in _inside(item)]
+        if not level:
+            return False
+    return True
+
+
+def _inside(value: object) -> Iterator[object]:
+    if isinstance(value, dict):
+        yield from value.values()
+    elif isinstance(value, list):
+        yield from value
 
 
 def _kind(value: object) -> str:
-    if isinstance(value, bool):
-        return "a boolean"
-    kinds: tuple[tuple[Any, str], ...] = ((list, "a list"), ((int, float), "a number"), (str, "a text"))
-    return next(
-        (name for kind, name in kinds if isinstance(value, kind)), "null" if value is None else "something else"
+    return {bool: "a boolean", list: "a list", str: "a text", int: "a number", float: "a number"}.get(
+        type(value), f"a Python {type(value).__name__}"
     )
 
 
 # --------------------------------------------------------------------------------------------- by the schema
 
+_Schema = Mapping[str, Any]
+_MAX_DEPTH = 32  # references followed and values descended into
 
-def _fitted(arguments: dict[str, Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
-    properties = parameters.get("properties")
-    if not isinstance(properties, Mapping):
-        return arguments
-    fitted = arguments
-    for name, value in arguments.items():
+
+def _fitted(arguments: dict[str, Any], parameters: _Schema) -> dict[str, Any]:
+    for value in arguments.values():
         # Most values fit as they are: only a text, or what may hold one, is looked at any closer.
-        if isinstance(value, (str, dict, list)) and isinstance(schema := properties.get(name), Mapping):
-            if (new := _fit(value, schema, parameters, 0)) is not value:
-                fitted = dict(arguments) if fitted is arguments else fitted
-                fitted[name] = new
-    return fitted
+        if isinstance(value, (str, dict, list)):
+            fitted = _fit(arguments, parameters, parameters, 0)
+            return fitted if isinstance(fitted, dict) else arguments
+    return arguments
 
 
-_MAX_DEPTH = 32
-
-
-def _fit(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> Any:
-    if depth > _MAX_DEPTH:
+def _fit(value: Any, schema: Any, root: _Schema, depth: int) -> Any:
+    """The value as the schema wants it; the very same object where there is nothing to change."""
+    if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
         return value
-    schema = _resolved(schema, root)
     if isinstance(value, str):
-        return _fit_text(value, _types(schema, root), schema, root, depth)
+        return value if schema.get("type") == "string" else _fit_text(value, schema, root, depth)
     if isinstance(value, dict):
-        return _fit_object(value, schema, root, depth)
-    items = schema.get("items")
-    if isinstance(value, list) and isinstance(items, Mapping):
-        fitted = [_fit(item, items, root, depth + 1) for item in value]
-        return fitted if any(new is not old for new, old in zip(fitted, value, strict=True)) else value
+        return _fit_object(value, _only(schema, "object", root), root, depth + 1)
+    if isinstance(value, list):
+        return _fit_list(value, _only(schema, "array", root), root, depth + 1)
     return value
 
 
-def _fit_object(value: dict[str, Any], schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> Any:
+def _fit_object(value: dict[str, Any], schema: _Schema, root: _Schema, depth: int) -> dict[str, Any]:
     properties = schema.get("properties")
-    if not isinstance(properties, Mapping):
-        return value
-    fitted = {
-        key: _fit(item, properties[key], root, depth + 1) if isinstance(properties.get(key), Mapping) else item
-        for key, item in value.items()
-    }
+    known: _Schema = properties if isinstance(properties, Mapping) else {}
+    others = schema.get("additionalProperties")
+    fitted = {key: _fit(item, known.get(key, others), root, depth) for key, item in value.items()}
     return fitted if any(fitted[key] is not item for key, item in value.items()) else value
 
 
-def _fit_text(value: str, types: set[str], schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> Any:
-    if not types or "string" in types:
+def _fit_list(value: list[Any], schema: _Schema, root: _Schema, depth: int) -> list[Any]:
+    first = schema.get("prefixItems")
+    kinds: list[Any] = first if isinstance(first, list) else []
+    others = schema.get("items")
+    fitted = [
+        _fit(item, kinds[index] if index < len(kinds) else others, root, depth) for index, item in enumerate(value)
+    ]
+    return fitted if any(new is not old for new, old in zip(fitted, value, strict=True)) else value
+
+
+def _fit_text(value: str, schema: _Schema, root: _Schema, depth: int) -> Any:
+    types = _types(schema, root)
+    if "string" in types:
         return value
     text = value.strip()
-    for kind in ("integer", "number", "boolean", "null", "array", "object"):
-        if kind in types:
-            found = _READERS[kind](text)
-            if found is not _NOTHING:
-                return _fit(found, schema, root, depth + 1) if kind in ("array", "object") else found
+    for kind, read in _READERS.items():
+        if kind in types and (found := read(text)) is not _NOTHING:
+            return _fit(found, schema, root, depth + 1)
     return value
 
 
+def _types(schema: _Schema, root: _Schema) -> set[str]:
+    """The JSON types that a schema allows; every one where it does not say."""
+    found: set[str] = set()
+    for choice in _choices(schema, root, 0):
+        told = _told(choice)
+        if not told:
+            return {"string"}
+        found |= told
+    return found
+
+
+def _told(schema: _Schema) -> set[str]:
+    kind = schema.get("type")
+    if isinstance(kind, str):
+        return {kind}
+    if isinstance(kind, list):
+        return {name for name in kind if isinstance(name, str)}
+    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    if isinstance(values, list):
+        return {_JSON_TYPES.get(type(value), "string") for value in values}
+    return {"object"} if "properties" in schema else {"array"} if "items" in schema else set()
+
+
+_JSON_TYPES: dict[type, str] = {
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    type(None): "null",
+    list: "array",
+    dict: "object",
+}
+
+
+def _only(schema: _Schema, kind: str, root: _Schema) -> _Schema:
+    """The one choice of a schema that allows this type; an empty schema where there are several, or none."""
+    found = [choice for choice in _choices(schema, root, 0) if kind in _told(choice)]
+    return found[0] if len(found) == 1 else {}
+
+
+def _choices(schema: _Schema, root: _Schema, depth: int) -> list[_Schema]:
+    """What a schema comes down to, behind its references and its "any of"."""
+    if depth > _MAX_DEPTH:
+        return [{}]
+    if isinstance(reference := schema.get("$ref"), str):
+        return _choices(_target(reference, root), root, depth + 1)
+    inner = _alternatives(schema)
+    if "type" in schema or not inner:
+        return [schema]
+    return [choice for part in inner for choice in _choices(part, root, depth + 1)]
+
+
+def _alternatives(schema: _Schema) -> list[_Schema]:
+    found = schema.get("anyOf") or schema.get("oneOf")
+    if not found and isinstance(every := schema.get("allOf"), list) and len(every) == 1:
+        found = every  # how a description is put beside a reference
+    return [part for part in found if isinstance(part, Mapping)] if isinstance(found, list) else []
+
+
+def _target(reference: str, root: _Schema) -> _Schema:
+    found: Any = root
+    for part in reference.removeprefix("#").strip("/").split("/") if reference.startswith("#") else [reference]:
+        if part:
+            name = part.replace("~1", "/").replace("~0", "~")
+            found = found.get(name) if isinstance(found, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
 _NOTHING = object()
+_INTEGER = re.compile(r"([+-]?[0-9]{1,4000})(\.0*)?")
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 def _read_integer(text: str) -> Any:
-    return int(text) if re.fullmatch(r"[+-]?\d{1,4000}", text) else _NOTHING
+    found = _INTEGER.fullmatch(text)
+    return int(found.group(1)) if found else _NOTHING
 
 
 def _read_number(text: str) -> Any:
-    return float(text) if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?", text) else _NOTHING
+    if not _NUMBER.fullmatch(text):
+        return _NOTHING
+    value = float(text)
+    if math.isinf(value):
+        return _NOTHING
+    return value if _INTEGER.fullmatch(text) is None or "." in text else int(text)
 
 
 def _read_boolean(text: str) -> Any:
@@ -186,18 +321,19 @@ def _read_null(text: str) -> Any:
     return None if text == "null" else _NOTHING
 
 
-def _reader_of(kind: type) -> Any:
+def _reader_of(kind: type) -> Callable[[str], Any]:
     def read(text: str) -> Any:
         try:
             value = _LENIENT.decode(text)
         except (ValueError, RecursionError):
             return _NOTHING
-        return value if isinstance(value, kind) else _NOTHING
+        return value if isinstance(value, kind) and not _too_deep(value) else _NOTHING
 
     return read
 
 
-_READERS: dict[str, Any] = {
+#: In the order in which a text is tried.
+_READERS: dict[str, Callable[[str], Any]] = {
     "integer": _read_integer,
     "number": _read_number,
     "boolean": _read_boolean,
@@ -207,71 +343,51 @@ _READERS: dict[str, Any] = {
 }
 
 
-def _resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The schema behind references, and behind an "or null" where it is the only other choice."""
-    for _ in range(_MAX_DEPTH):
-        reference = schema.get("$ref")
-        if isinstance(reference, str):
-            target = _target(reference, root)
-            if target is None:
-                return schema
-            schema = target
-            continue
-        choices = _choices(schema)
-        if len(choices) != 1:
-            return schema
-        schema = choices[0]
-    return schema
-
-
-def _choices(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    found = schema.get("anyOf") or schema.get("oneOf") or schema.get("allOf")
-    if not isinstance(found, list):
-        return []
-    return [choice for choice in found if isinstance(choice, Mapping) and choice.get("type") != "null"]
-
-
-def _target(reference: str, root: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    if not reference.startswith("#/"):
-        return None
-    found: Any = root
-    for part in reference[2:].split("/"):
-        found = found.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
-    return found if isinstance(found, Mapping) else None
-
-
-def _types(schema: Mapping[str, Any], root: Mapping[str, Any]) -> set[str]:
-    """The JSON types that a schema allows; empty where it does not say."""
-    told = schema.get("type")
-    if isinstance(told, str):
-        return {told}
-    if isinstance(told, list):
-        return {kind for kind in told if isinstance(kind, str)}
-    if "enum" in schema or "const" in schema:
-        values = schema.get("enum") or [schema.get("const")]
-        return {"string"} if any(isinstance(value, str) for value in values) else {"integer", "number", "boolean"}
-    found: set[str] = set()
-    for choice in schema.get("anyOf") or schema.get("oneOf") or ():
-        kinds = _types(_resolved(choice, root), root) if isinstance(choice, Mapping) else set()
-        if not kinds:
-            return set()
-        found |= kinds
-    return found
-
-
 # ------------------------------------------------------------------------------------------------- writing
 
-_UNSENDABLE = re.compile("[\ud800-\udfff\x00]")
-_write = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=str).encode
+_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def sendable(text: str) -> str:
     """``text`` without what no endpoint takes: NUL is left out, a lone surrogate becomes the replacement character."""
-    if text.isascii() and "\0" not in text:
+    if "\0" in text:
+        text = text.replace("\0", "")
+    if text.isascii() or not _SURROGATES.search(text):
         return text
-    return _UNSENDABLE.sub(lambda found: "" if found.group() == "\0" else "\ufffd", text)
+    # Two halves that found each other when pieces of a stream were joined are one character again.
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def arguments_json(arguments: Mapping[str, Any]) -> str:
-    """The arguments as the text of a JSON object, as every endpoint takes it."""
-    return sendable(_write(arguments if isinstance(arguments, dict) else dict(arguments))).replace("\\u0000", "")
+    """The arguments as the text of a JSON object, compact, as every endpoint takes it.
+
+    NUL is left out, lone surrogates are replaced, a number that JSON does not have (NaN, Infinity) becomes null, and
+    what is no JSON value is written as pydantic would, or else as its ``str``.
+    """
+    arguments = arguments if isinstance(arguments, dict) else dict(arguments)
+    try:
+        text = _write(arguments)
+    except ValueError:  # NaN or Infinity
+        text = _write(_cleaned(arguments))
+    if "\\u0000" in text:
+        text = _write(_cleaned(arguments))
+    return sendable(text)
+
+
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, str):
+        return sendable(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {_cleaned(key): _cleaned(item) for key, item in value.items()}
+    return [_cleaned(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _plain(value: object) -> Any:
+    from pydantic_core import to_jsonable_python
+
+    return _cleaned(to_jsonable_python(value, fallback=str))
+
+
+_write = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain).encode

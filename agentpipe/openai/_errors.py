@@ -186,7 +186,7 @@ class _Findings:
         return outer
 
     def _look(self, value: object, depth: int) -> None:
-        if depth > 6:
+        if depth > 12:
             return
         if isinstance(value, str):
             self._look_at_text(value, depth)
