@@ -49,9 +49,7 @@ def read_arguments(raw: object, parameters: Mapping[str, Any] | None = None) -> 
     """
     text = raw if isinstance(raw, str) else _text_of(raw)
     try:
-        arguments = _read_text(text) if isinstance(raw, str) else _read_value(raw)
-        if text.count("{") + text.count("[") > _MAX_NESTING and _too_deep(arguments):
-            raise _Unreadable("the arguments are nested too deeply")
+        arguments = _read_text(text) if isinstance(raw, str) else _shallow(_read_value(raw), text)
     except _Unreadable as error:
         return {}, text, str(error)
     return _fitted(arguments, parameters) if parameters else arguments, text, None
@@ -63,7 +61,7 @@ def _read_text(text: str, *, encoded: bool = False) -> dict[str, Any]:
     except (ValueError, RecursionError):
         value = _read_leniently(text)
     if isinstance(value, dict):
-        return value
+        return _shallow(value, text)
     if isinstance(value, str) and not encoded:
         return _read_text(value, encoded=True)
     return _nothing(value)
@@ -145,6 +143,12 @@ def _read_value(raw: object) -> dict[str, Any]:
         raise _Unreadable("the arguments are nested too deeply") from None
     except (TypeError, ValueError) as error:
         raise _Unreadable(f"the arguments are not JSON: {error}") from None
+    return arguments
+
+
+def _shallow(arguments: dict[str, Any], text: str) -> dict[str, Any]:
+    if text.count("{") + text.count("[") > _MAX_NESTING and _too_deep(arguments):
+        raise _Unreadable("the arguments are nested too deeply")
     return arguments
 
 

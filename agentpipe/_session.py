@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Mapping
+from concurrent.futures import Future
 from datetime import datetime, timezone
 from typing import Any
 
@@ -12,6 +14,8 @@ from agentpipe._messages import Message
 from agentpipe._records import new_id, to_json
 
 VERSION = 1
+#: How deep the JSON of a session may be nested: as deep as pydantic reads, and far from where Python gives up.
+MAX_DEPTH = 200
 
 
 class AgentSession:
@@ -22,7 +26,7 @@ class AgentSession:
     store and restore it all; unknown fields are kept.
     """
 
-    __slots__ = ("__weakref__", "_locks", "conversation_id", "created_at", "extra", "heads", "id", "messages", "state")
+    __slots__ = ("__weakref__", "_turns", "conversation_id", "created_at", "extra", "heads", "id", "messages", "state")
 
     def __init__(
         self,
@@ -33,6 +37,8 @@ class AgentSession:
         messages: list[Message] | None = None,
         created_at: datetime | None = None,
     ) -> None:
+        if id is not None and not isinstance(id, str):
+            raise TypeError(f"the id of a session must be text, not {type(id).__name__}")
         self.id = id or new_id("session")
         self.conversation_id = conversation_id
         self.state: dict[str, Any] = dict(state or {})
@@ -41,23 +47,26 @@ class AgentSession:
         self.extra: Mapping[str, Any] | None = None
         #: In process only: how much of the history each store had shown when it was last read (see HistoryProvider).
         self.heads: dict[str, int] | None = None
-        self._locks: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
+        self._turns: _Turns | None = None
 
-    def lock(self) -> asyncio.Lock:
-        """The lock that makes runs on this session take turns, within the running event loop."""
-        loop = asyncio.get_running_loop()
-        if self._locks is None or self._locks[0] is not loop:
-            self._locks = (loop, asyncio.Lock())
-        return self._locks[1]
+    def lock(self) -> _Turns:
+        """What makes runs on this session take turns: ``async with session.lock(): ...``.
+
+        First come, first served, in whatever event loops and threads they run.
+        """
+        if self._turns is None:
+            with _making_turns:
+                self._turns = self._turns or _Turns()
+        return self._turns
 
     def model_dump(self) -> dict[str, Any]:
-        """The session as JSON values."""
+        """The session as JSON values; TypeError that names the key of ``state`` that cannot be one."""
         dumped: dict[str, Any] = {
             **(self.extra or {}),
             "version": VERSION,
             "id": self.id,
             "created_at": self.created_at.isoformat(),
-            "state": to_json(self.state),
+            "state": {str(key): self._state_to_json(key, value) for key, value in self.state.items()},
         }
         if self.conversation_id is not None:
             dumped["conversation_id"] = self.conversation_id
@@ -66,8 +75,8 @@ class AgentSession:
         return dumped
 
     def model_dump_json(self) -> str:
-        """The session as a JSON text."""
-        return json.dumps(self.model_dump(), ensure_ascii=False, separators=(",", ":"))
+        """The session as a JSON text; TypeError that names the key of ``state`` that cannot be written."""
+        return json_text(self.model_dump())
 
     @classmethod
     def model_validate(cls, data: object) -> AgentSession:
@@ -76,48 +85,133 @@ class AgentSession:
             return data
         if not isinstance(data, Mapping):
             raise ValueError(f"a session is a JSON object, not {type(data).__name__}")
+        _check_depth(data)
         version = data.get("version", VERSION)
         if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-            raise ValueError(f"'version' of a session must be a positive integer, not {version!r:.50}")
+            raise ValueError(f"'version' of a session must be a positive integer, not {_short(version)}")
         if version > VERSION:
             raise ValueError(
-                f"the session was written by a newer agentpipe (version {version}); this one reads {VERSION}"
+                f"the session was written by a newer agentpipe (version {_short(version)}); this one reads {VERSION}"
             )
         return _read(data)
 
     @classmethod
     def model_validate_json(cls, text: str | bytes) -> AgentSession:
         """The session that the JSON ``text`` describes; ValueError that says what is wrong with it."""
-        from pydantic_core import from_json
+        try:
+            data = json.loads(text)
+        except RecursionError:
+            raise ValueError(_TOO_DEEP) from None
+        except ValueError as error:
+            raise ValueError(f"a session must be JSON: {error}") from None
+        return cls.model_validate(data)
 
-        return cls.model_validate(from_json(text))
+    def _state_to_json(self, key: object, value: object) -> Any:
+        try:
+            dumped = to_json(value)
+            _check_depth(dumped, depth=2)
+        except Exception as error:
+            why = "it goes too deep" if isinstance(error, RecursionError) else error
+            raise TypeError(f"state[{key!r}] of session {self.id!r} cannot be written as JSON: {why}") from error
+        return dumped
 
     def __repr__(self) -> str:
         return f"AgentSession(id={self.id!r}, messages={len(self.messages)})"
 
 
+class _Turns:
+    """A fair lock for tasks in any event loops and threads."""
+
+    __slots__ = ("_guard", "_holder", "_waiting")
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._holder: asyncio.AbstractEventLoop | None = None
+        self._waiting: list[tuple[asyncio.AbstractEventLoop, Future[None]]] = []
+
+    async def __aenter__(self) -> None:
+        loop = asyncio.get_running_loop()
+        with self._guard:
+            # A loop that was closed in the middle of a turn will never end it.
+            if self._holder is None or self._holder.is_closed():
+                self._holder = loop
+                return
+            turn: Future[None] = Future()
+            self._waiting.append((loop, turn))
+        try:
+            await asyncio.wrap_future(turn)
+        except asyncio.CancelledError:
+            if not turn.cancel():  # it came at the same moment
+                self._next()
+            raise
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self._next()
+
+    def _next(self) -> None:
+        with self._guard:
+            self._holder = None
+            while self._holder is None and self._waiting:
+                loop, turn = self._waiting.pop(0)
+                if not loop.is_closed() and turn.set_running_or_notify_cancel():
+                    self._holder = loop
+                    turn.set_result(None)
+
+
+_making_turns = threading.Lock()
+
+
+def json_text(value: object) -> str:
+    """The JSON text of JSON values, such that it can be encoded: a lone surrogate is escaped."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(value, separators=(",", ":"))
+    return text
+
+
 _KNOWN = {"version", "id", "created_at", "state", "conversation_id", "messages"}
+_TOO_DEEP = f"the JSON of a session must not be nested deeper than {MAX_DEPTH} levels"
+
+
+def _check_depth(data: object, depth: int = 0) -> None:
+    """ValueError if ``data``, which lies at ``depth``, is nested too deeply."""
+    level = [data]
+    while level := [container for container in level if isinstance(container, (Mapping, list))]:
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise ValueError(_TOO_DEEP)
+        level = [item for one in level for item in (one.values() if isinstance(one, Mapping) else one)]
 
 
 def _read(data: Mapping[str, Any]) -> AgentSession:
-    messages = _of(data, "messages", list, [])
-    try:
-        created_at = datetime.fromisoformat(
-            _of(data, "created_at", str, None) or datetime.now(timezone.utc).isoformat()
-        )
-    except ValueError:
-        raise ValueError(
-            f"'created_at' of a session must be an ISO 8601 time, not {data['created_at']!r:.50}"
-        ) from None
     session = AgentSession(
         _of(data, "id", str, None),
         conversation_id=_of(data, "conversation_id", str, None),
         state=_of(data, "state", dict, {}),
-        messages=[Message.model_validate(message) for message in messages],
-        created_at=created_at,
+        messages=[_message(place, message) for place, message in enumerate(_of(data, "messages", list, []))],
+        created_at=_time(_of(data, "created_at", str, None)),
     )
     session.extra = {key: value for key, value in data.items() if key not in _KNOWN} or None
     return session
+
+
+def _message(place: int, data: object) -> Message:
+    try:
+        return Message.model_validate(data)
+    except ValueError as error:
+        raise ValueError(f"message {place} of the session is none: {error}") from error
+
+
+def _time(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"'created_at' of a session must be an ISO 8601 time, not {_short(text)}") from None
+    return time if time.tzinfo is not None else time.replace(tzinfo=timezone.utc)
 
 
 def _of(data: Mapping[str, Any], key: str, kind: type, default: Any) -> Any:
@@ -127,3 +221,9 @@ def _of(data: Mapping[str, Any], key: str, kind: type, default: Any) -> Any:
     if not isinstance(value, kind):
         raise ValueError(f"{key!r} of a session must be a {kind.__name__}, not {type(value).__name__}")
     return value
+
+
+def _short(value: object) -> str:
+    if isinstance(value, int) and not -(10**18) < value < 10**18:
+        return "a huge number"
+    return repr(value)[:50]

@@ -17,11 +17,16 @@ class InMemoryHistoryProvider(HistoryProvider):
         return list(session.messages)
 
     async def add_messages(self, session: AgentSession, messages: Sequence[Message]) -> None:
-        """Put ``messages`` after the others; one whose id is there already is passed over."""
-        # Ids repeat only where a run states an open question again, so a look at the end of the list is all it takes
-        # to be sure in nearly every case; the set is made when a new id turns up that is not new.
+        """Put ``messages`` after the others; one whose id is there already is passed over.
+
+        A message without an id gets one, and is a new message each time.
+        """
         known = {message.message_id for message in session.messages}
         for message in messages:
             if message.message_id is None or message.message_id not in known:
-                session.messages.append(message)
+                session.messages.append(message.with_id())
                 known.add(message.message_id)
+
+    async def delete_messages(self, session: AgentSession) -> None:
+        """Delete all messages of ``session``."""
+        session.messages.clear()

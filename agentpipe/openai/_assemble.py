@@ -52,6 +52,7 @@ class Assembler:
         profile: What is to be known of the endpoint.
         schemas: The JSON schemas of the offered tools, by the name that they have on the wire.
         names: The names of tools that differ on the wire, back to their own.
+        keep_raw: Whether the chunks of a stream are kept, as ``raw`` of the last update; a whole answer's JSON is.
     """
 
     def __init__(
@@ -59,6 +60,8 @@ class Assembler:
         profile: EndpointProfile,
         schemas: Mapping[str, Mapping[str, Any]] | None = None,
         names: Mapping[str, str] | None = None,
+        *,
+        keep_raw: bool = False,
     ) -> None:
         self._profile = profile
         self._schemas = schemas or {}
@@ -81,6 +84,7 @@ class Assembler:
         self._model: str | None = None
         self._usage: UsageDetails | None = None
         self._raw: Any = None
+        self._chunks: list[Any] | None = [] if keep_raw else None
 
     @property
     def finished(self) -> bool:
@@ -89,17 +93,15 @@ class Assembler:
 
     # ------------------------------------------------------------------------------------------- whole
 
-    def whole(self, body: object, *, raw: bool = True) -> Iterator[ChatResponseUpdate]:
+    def whole(self, body: object) -> Iterator[ChatResponseUpdate]:
         """The updates of a whole answer: the message in one, the rest in another. Raises ChatClientError."""
         if not isinstance(body, Mapping):
             raise BadResponseError("the endpoint answered 200 with JSON that is no object", status=200)
         contents = self._take(body)
         if self._choice is None and (self._usage is None or "choices" not in body):
             raise BadResponseError("the endpoint answered 200 with no choices", status=200)
-        self._raw = body if raw else None
-        last = self._end()
-        contents += last
-        if contents:
+        self._raw = body
+        if contents := _with_thoughts_apart([*contents, *self._end()]):
             yield self._update(contents)
         yield self._final()
 
@@ -108,9 +110,17 @@ class Assembler:
     def feed(self, chunk: object) -> ChatResponseUpdate | None:
         """The update that a chunk of a stream makes, if any. Raises ChatClientError for one that tells of an error."""
         if not isinstance(chunk, Mapping):
-            raise BadResponseError("the stream holds JSON that is no object", status=200)
+            return self._take_odd(chunk)
+        if self._chunks is not None:
+            self._chunks.append(chunk)
         contents = self._take(chunk)
         return self._update(contents) if contents else None
+
+    def _take_odd(self, chunk: object) -> None:
+        if isinstance(chunk, str) and chunk:
+            raise error_of(200, None, chunk, in_stream=True)
+        if chunk:
+            raise BadResponseError("the stream holds JSON that is no object", status=200)
 
     def end(self, *, done: bool) -> Iterator[ChatResponseUpdate]:
         """The updates at the end of a stream. ``done`` says whether it was closed with [DONE].
@@ -118,15 +128,19 @@ class Assembler:
         Raises TransportError where it was cut off.
         """
         if self._reason is None and not done:
-            # The text that is held back came all the same.
-            if rest := self._split.end():
-                yield self._update(list(rest))
+            yield from self.rest()
             raise TransportError("the stream was cut off: it ended before the endpoint had said that it is done")
         if done and self._reason is None and self._choice is None and self._usage is None:
             raise BadResponseError("the endpoint answered with a stream that holds no answer", status=200)
         if last := self._end():
             yield self._update(last)
+        self._raw = self._chunks
         yield self._final()
+
+    def rest(self) -> Iterator[ChatResponseUpdate]:
+        """The text that is held back, where no end will come: it came all the same."""
+        if held := list(self._split.end()):
+            yield self._update(held)
 
     # ---------------------------------------------------------------------------------------- one piece
 
@@ -381,6 +395,16 @@ class Assembler:
             metadata={"empty_completion": True} if empty else None,
             raw=self._raw,
         )
+
+
+def _with_thoughts_apart(contents: list[Content]) -> list[Content]:
+    """Contents in which the text before a lone closing tag is known to be thought from the start."""
+    last = max((place for place, content in enumerate(contents) if isinstance(content, ThoughtContent)), default=-1)
+    return [
+        ReasoningContent(content.text, content.provider_data) if isinstance(content, TextContent) else content
+        for content in contents[: max(last, 0)]
+        if not isinstance(content, ThoughtContent)
+    ] + contents[last + 1 :]
 
 
 _BLOCKS = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.S)

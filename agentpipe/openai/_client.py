@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import AsyncIterator, Mapping
-from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import aclosing, contextmanager
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from agentpipe._client import ChatClient
 from agentpipe._request import ChatRequest
 from agentpipe._responses import ChatResponseUpdate
-from agentpipe.exceptions import BadResponseError, ChatClientError
+from agentpipe.exceptions import ChatClientError
 from agentpipe.openai._assemble import Assembler
 from agentpipe.openai._body import BodyBuilder
-from agentpipe.openai._encode import WireTools
-from agentpipe.openai._errors import error_of, request_id_of
+from agentpipe.openai._errors import request_id_of
 from agentpipe.openai._profiles import EndpointProfile, profile_of
-from agentpipe.openai._sse import SSEReader
+from agentpipe.openai._reading import Reading, whole
 from agentpipe.openai._transport import Transport, without_secrets_in_url
 
 if TYPE_CHECKING:
@@ -34,13 +32,14 @@ class OpenAIChatClient(ChatClient):
         model: The model; OPENAI_MODEL by default. ``ChatOptions.model`` wins.
         base_url: The endpoint; OPENAI_BASE_URL by default, else OpenAI's own.
         api_key: The key; OPENAI_API_KEY by default. An endpoint that is named needs none.
-        client: An ``AsyncOpenAI`` (or ``AsyncAzureOpenAI``) of your own, instead of the two above. It is not closed.
+        client: An ``AsyncOpenAI`` (or ``AsyncAzureOpenAI``) of your own, instead of the two above. It is not closed,
+            and its retries are not used: one owner of retries, see `RetryingChatClient`.
         profile: What is different about the endpoint: an `EndpointProfile`, the name of one, or None to go by the host
             and the model.
         default_headers: Headers to send with each request.
         timeout: Seconds that the endpoint may be silent; ten minutes by default.
         aiohttp: Let aiohttp carry the requests, which takes less CPU; needs the extra ``agentpipe-chat[aiohttp]``.
-        keep_raw: Keep the last JSON of a streamed answer in ``response.raw`` too.
+        keep_raw: Keep the chunks of a streamed answer as a list in ``response.raw``; a whole answer's JSON always is.
 
     Raises:
         ValueError: There is no endpoint and no key, the URL is none, or there is no such profile.
@@ -61,10 +60,12 @@ class OpenAIChatClient(ChatClient):
     ) -> None:
         if client is not None and (base_url is not None or api_key is not None):
             raise ValueError("client has its own base_url and api_key: give either the client, or these")
+        if client is not None and aiohttp:
+            raise ValueError("client has its own transport: give it DefaultAioHttpClient() instead of aiohttp=True here")
         if timeout is not None and not timeout > 0:
             raise ValueError(f"timeout must be greater than 0 seconds, not {timeout!r}")
         self.model = model or os.environ.get("OPENAI_MODEL") or None
-        url = _url_of(base_url, client)
+        self._url = url = _url_of(base_url, client)
         self.base_url = without_secrets_in_url(url) if url else None
         self.profile = profile_of(profile, url, self.model)
         self._shows_profile = profile
@@ -78,72 +79,59 @@ class OpenAIChatClient(ChatClient):
             client=client,
         )
         self._bodies = BodyBuilder(self.profile)
+        self._others: dict[EndpointProfile, BodyBuilder] = {}
 
     async def respond(self, request: ChatRequest) -> AsyncIterator[ChatResponseUpdate]:
         """Ask the endpoint. Raises ChatClientError in its kinds, see `agentpipe.exceptions`."""
         model = request.options.model or self.model
         if model is None:
             raise ValueError("no model is given: OpenAIChatClient(model), ChatOptions(model=...) or OPENAI_MODEL")
-        body, tools = self._bodies.build(request, model)
+        bodies = self._bodies_for(model)
+        body, tools = bodies.build(request, model)
         updates = self._streamed if request.streaming else self._whole
+        assembler = Assembler(bodies.profile, tools.schemas, tools.to_own, keep_raw=self._keep_raw)
         try:
-            async with aclosing(updates(body, request.options.extra_headers, tools)) as answer:
+            async with aclosing(updates(body, request.options.extra_headers, assembler)) as answer:
                 async for update in answer:
                     yield update
         except ChatClientError as error:
             raise self._transport.without_secrets(error)  # noqa: B904
 
     async def _whole(
-        self, body: bytes, headers: Mapping[str, str] | None, tools: WireTools
+        self, body: bytes, headers: Mapping[str, str] | None, assembler: Assembler
     ) -> AsyncIterator[ChatResponseUpdate]:
         content, answered = await self._transport.send(body, headers)
-        try:
-            for update in self._read_whole(content, self._assembler(tools)):
+        with _request_id_of(answered):
+            for update in whole(content, assembler):
                 yield update
-        except ChatClientError as error:
-            error.request_id = error.request_id or request_id_of(answered)
-            raise
 
     async def _streamed(
-        self, body: bytes, headers: Mapping[str, str] | None, tools: WireTools
+        self, body: bytes, headers: Mapping[str, str] | None, assembler: Assembler
     ) -> AsyncIterator[ChatResponseUpdate]:
-        assembler = self._assembler(tools)
-        reader = SSEReader()
-        feed, read = assembler.feed, reader.feed
-        done = False
-        async with aclosing(self._transport.stream(body, headers)) as packets:
-            async for packet in packets:
-                for data in read(packet):
-                    if data[:6] == b"[DONE]" or done:
-                        done = True
-                        continue
-                    for chunk in _chunks(data):
-                        update = feed(chunk)
-                        if update is not None:
+        reading = Reading(assembler)
+        async with self._transport.stream(body, headers) as answer:
+            with _request_id_of(answer.headers):
+                try:
+                    async for packet in answer:
+                        for update in reading.feed(packet):
                             yield update
-        for data in reader.end():
-            done = done or data.strip() == b"[DONE]"
-            for chunk in () if done else _chunks(data):
-                if (update := feed(chunk)) is not None:
+                        if reading.done:
+                            await answer.drain()
+                            break
+                except ChatClientError:
+                    if not (answer.broken and reading.finished):
+                        for update in reading.rest():
+                            yield update
+                        raise
+                for update in reading.end():
                     yield update
-        if reader.unframed:
-            rest = self._read_whole(b"\n".join(reader.unframed), assembler)
-        else:
-            rest = assembler.end(done=done)
-        for update in rest:
-            yield update
 
-    def _read_whole(self, content: bytes, assembler: Assembler) -> Any:
-        text = content.strip().removeprefix(b"\xef\xbb\xbf").lstrip()
-        if not text:
-            raise BadResponseError("the endpoint answered 200 with nothing", status=200)
-        if text[:5] == b"data:" or text[:6] == b"event:" or text[:1] == b":":
-            return _folded_events(text, assembler)
-        value = _first_json(text)
-        return assembler.whole(value)
-
-    def _assembler(self, tools: WireTools) -> Assembler:
-        return Assembler(self.profile, tools.schemas, tools.to_own)
+    def _bodies_for(self, model: str) -> BodyBuilder:
+        """The builder for a model: where the profile is a guess, it goes by the model that is asked."""
+        if model == self.model or self._shows_profile is not None:
+            return self._bodies
+        profile = profile_of(None, self._url, model)
+        return self._others.setdefault(profile, BodyBuilder(profile)) if profile != self.profile else self._bodies
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop. A client of your own is left open."""
@@ -157,6 +145,16 @@ class OpenAIChatClient(ChatClient):
         if self._shows_profile is not None:
             told["profile"] = self._shows_profile
         return {name: value for name, value in told.items() if value is not None}
+
+
+@contextmanager
+def _request_id_of(headers: Mapping[str, str]) -> Iterator[None]:
+    """An error that an answer holds, or is, tells the id of the request."""
+    try:
+        yield
+    except ChatClientError as error:
+        error.request_id = error.request_id or request_id_of(headers)
+        raise
 
 
 def _url_of(base_url: str | None, client: AsyncOpenAI | None) -> str | None:
@@ -188,68 +186,3 @@ def _key_of(api_key: str | None, url: str | None) -> str:
             "other endpoint); a model that runs here needs neither: agentpipe.local.LocalChatClient()"
         )
     return "none"  # many servers of one's own want no key, and the openai package wants one
-
-
-# ------------------------------------------------------------------------------------------------ reading JSON
-
-
-def _load(data: bytes) -> Any:
-    """The JSON value of some bytes; ValueError where they are none."""
-    try:
-        return _from_json(data)
-    except ValueError:
-        # What a strict reader refuses (a control character in a text, half a surrogate) is let through.
-        return json.loads(data.decode("utf-8", "replace"), strict=False)
-
-
-def _from_json(data: bytes) -> Any:
-    global _from_json
-    try:
-        from jiter import from_json  # comes with the openai package, and reads a chunk in a quarter of the time
-    except ImportError:  # pragma: no cover
-        from_json = json.loads
-    _from_json = from_json  # type: ignore[assignment]
-    return from_json(data)
-
-
-def _chunks(data: bytes) -> Any:
-    """The JSON values in the data of an event; BadResponseError where it is cut."""
-    try:
-        return (_load(data),)
-    except ValueError:
-        pass
-    text = data.strip()
-    if not text:
-        return ()
-    lines = text.split(b"\n")
-    try:
-        return [_load(line) for line in lines if line.strip() and line.strip() != b"[DONE]"]
-    except ValueError:
-        found = error_of(None, None, text.decode("utf-8", "replace")) if text[:1] == b"<" else None
-        raise BadResponseError("an event of the stream is not JSON", status=200) from found
-
-
-def _first_json(text: bytes) -> Any:
-    """The first JSON value of a body, whatever follows it."""
-    try:
-        return _load(text)
-    except (ValueError, RecursionError):
-        pass
-    try:
-        return json.JSONDecoder(strict=False).raw_decode(text.decode("utf-8", "replace"))[0]
-    except (ValueError, RecursionError):
-        what = "an HTML page" if text[:1] == b"<" else "a text that is not JSON"
-        raise BadResponseError(f"the endpoint answered 200 with {what}", status=200) from None
-
-
-def _folded_events(text: bytes, assembler: Assembler) -> Any:
-    reader = SSEReader()
-    done = False
-    for data in [*reader.feed(text), *reader.end()]:
-        if data.strip() == b"[DONE]":
-            done = True
-        elif not done:
-            for chunk in _chunks(data):
-                if (update := assembler.feed(chunk)) is not None:
-                    yield update
-    yield from assembler.end(done=done)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import email.utils
 import json
+import math
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -27,53 +28,72 @@ from agentpipe.exceptions import (
 #: A delay longer than this, in seconds, is no reason to wait: the error is then not retryable.
 LONGEST_WAIT = 600.0
 
+# What the servers say. Each text is one line by then, so that "." stays within one text.
 _CONTEXT = re.compile(
-    r"context.{0,3}length|context.{0,3}(window|size)|maximum (context|input|prompt)|max.{0,3}(input|prompt|seq(uence)?).{0,3}len"
-    r"|(prompt|input|request|messages?|conversation).{0,40}(is |are )?(too (long|large|many tokens)|exceeds?)"
-    r"|exceeds? .{0,60}(context|token limit|maximum.{0,20}tokens|max(imum)?.{0,12}length)|too many (input )?tokens"
-    r"|token(s| count).{0,40}exceeds?|reduce the length|string_above_max_length|exceed_context|context_overflow"
-    r"|longer than the model|larger than the maximum context",
-    re.I | re.S,
-)
-_CONTEXT_CODES = {
-    "context_length_exceeded",
-    "exceed_context_size_error",
-    "context_window_exceeded",
-    "string_above_max_length",
-}
-_NOT_CONTEXT = re.compile(r"rate.?limit|per.?(minute|day|hour)|\btp[md]\b|quota|max_tokens|max_completion_tokens", re.I)
-_FILTER = re.compile(
-    r"content.?filter|content.?policy|content management policy|responsibleaipolicy|data_inspection_failed|sensitive"
-    r"|moderation|safety (system|settings|polic)|blocked by.{0,20}(safety|policy|guardrail)|inappropriate content",
+    r"(maximum|model'?s?|available|exceed\w*|configured).{0,20}context.{0,3}(length|window|size|limit)"
+    r"|context.{0,3}(length|window|size|limit).{0,30}exceed|exceed.{0,40}context|(prompt|input|conversation)( is)? too long"
+    r"|context_overflow|range of input length|input`? tokens \+|inputs` tokens|larger than the maximum context",
     re.I,
 )
+_PERHAPS_CONTEXT = re.compile(
+    r"maximum (input|prompt)|max.{0,3}(input|prompt|seq(uence)?).{0,3}len|too many (input |prompt )?tokens"
+    r"|\b(prompt|input|request|messages?|conversation)\b.{0,40}(is |are )?(too (long|large|many tokens)|exceeds?)"
+    r"|exceed\w* .{0,60}(token limit|maximum.{0,20}tokens|max(imum)?.{0,12}length)|token(s| count).{0,40}exceeds?"
+    r"|messages\[\d+\]\.content\S* string too long|reduce the length|longer than the model",
+    re.I,
+)
+_CONTEXT_CODES = {"context_length_exceeded", "exceed_context_size_error", "context_window_exceeded"}
+_NOT_CONTEXT = re.compile(
+    r"rate.?limit|per.?(min|minute|day|hour)\b|\btp[md]\b|quota|max_tokens|max_completion_tokens|\bimage|\.(id|name)'",
+    re.I,
+)
+_FILTER = re.compile(
+    r"content.?filter|content.?policy|content management policy|responsibleaipolicy|data_inspection_failed"
+    r"|sensitive (content|information|words?|topic)|content exists risk|moderation|inappropriate content|敏感|不安全"
+    r"|safety (system|settings|polic)|(blocked|rejected|flagged) (by|due to).{0,30}(safety|policy|guardrail)",
+    re.I,
+)
+_FILTER_CODES = {"content_filter", "content_policy_violation", "data_inspection_failed", "sensitive", "1301"}
 _QUOTA = re.compile(
     r"insufficient.?(quota|balance|credit|funds)|exceeded your current quota|billing|credit balance|payment required"
-    r"|out of credits?|arrearage|quota exceeded for this (month|year)|account.{0,20}(overdue|suspended)",
+    r"|out of credits?|more credits|arrearage|quota exceeded for this (month|year)|account.{0,20}(overdue|suspended)",
     re.I,
 )
+_QUOTA_CODES = {"insufficient_quota", "insufficient_balance", "billing_hard_limit_reached"}
 _RATE = re.compile(
     r"rate.?limit|too many requests|resource.?exhausted|resource has been exhausted|throttl|tokens per (min|day)|requests per"
     r"|quota|concurrency limit|\btpm\b|\brpm\b|engine_overloaded|at capacity",
     re.I,
 )
+_TOO_LARGE_AT_ONCE = re.compile(r"request too large .{0,160}limit:? ?\d+, requested:? ?\d+", re.I)
+_KEY = re.compile(
+    r"(invalid|incorrect|missing|expired|wrong|no).{0,3}(api|access).{0,3}key|api.?key.{0,12}(invalid|expired)"
+    r"|api.?key( is)? not valid|api_key_invalid",
+    re.I,
+)
 _AUTH = re.compile(
-    r"(invalid|incorrect|missing|no|expired|wrong).{0,12}(api|access|auth\w*)?.{0,3}(key|token|credential)s?\b"
-    r"|unauthori[sz]ed|authentication|permission.?denied|forbidden|access denied|not authori[sz]ed",
+    r"(invalid|incorrect|missing|expired|wrong).{0,12}(access|auth\w*).{0,3}(key|token|credential)s?\b|api secret key"
+    r"|unauthori[sz]ed|authentication|permission.?denied|forbidden|access denied|not authori[sz]ed|login fail",
     re.I,
 )
 _MODEL_FAILED = re.compile(
-    r"tool_use_failed|failed to call a function|malformed.?function|tool call.{0,30}(not|did not|invalid)"
-    r"|failed to parse tool call|invalid tool call|output_parse_failed|json_validate_failed",
+    r"tool_use_failed|failed to call a function|malformed.?function|failed to parse.{0,30}(tool|function).?call"
+    r"|tool call validation failed|output_parse_failed|json_validate_failed",
     re.I,
 )
 _SERVER = re.compile(
     r"server.?error|internal|overloaded|unavailable|timed?.?out|timeout|crash|backend|bad gateway|upstream|down\b|try again",
     re.I,
 )
+_NOT_THERE = re.compile(
+    r"\b(model|deployment|endpoint)\b.{0,100}(not (be )?(found|exist|supported|available)|does(n't| not) exist)"
+    r"|(unknown|no such|invalid) (model|deployment)|not a valid model",
+    re.I,
+)
+_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+_AMOUNT = r"(\d+(?:\.\d+)?)\s*(ms|milliseconds?|h(?:ours?|rs?)?|m(?:in(?:ute)?s?)?|s(?:ec(?:ond)?s?)?)(?![a-z])"
 _DELAY = re.compile(
-    r"(?:try again|retry|wait|available|reset)[^.;\n]{0,40}?(?:in|after|for)?\s*[:=]?\s*(?:(\d+)\s*h(?:ours?)?)?\s*(?:(\d+)\s*m(?:in\w*)?(?!s))?\s*"
-    r"(?:(\d+(?:\.\d+)?)\s*(ms|milliseconds?|s\b|secs?\b|seconds?\b))?",
+    rf"(?:try again|retry|wait|available|resets?)\b[^\d\n]{{0,40}}?((?:{_AMOUNT}(?:,|\s|and)*)+)",
     re.I,
 )
 
@@ -91,10 +111,9 @@ def error_of(
     """
     found = _Findings(body)
     inner = found.status(status)
-    text = found.text
     message = found.message or (f"HTTP {status}" if status else "the endpoint failed without saying why")
-    kind, retryable = _classify(inner, text, found.codes, in_stream or status is None or status < 400)
     after = _retry_after(headers or {}, found)
+    kind, retryable = _classify(inner, found, after, in_stream or status is None or status < 400)
     if after is not None and after > LONGEST_WAIT:
         retryable = False
     if (told := (headers or {}).get("x-should-retry")) in ("true", "false"):
@@ -118,49 +137,79 @@ def request_id_of(headers: Mapping[str, str]) -> str | None:
     return None
 
 
-def _classify(
-    status: int | None, text: str, codes: set[str], lenient: bool
-) -> tuple[type[ChatClientError], bool | None]:
-    by_text = _by_text(text, codes)
-    if by_text is not None and (
-        status in (None, 200, 400, 413, 422, 429)
-        or (status == 403 and by_text[0] is not BadResponseError)
-        or status >= 500
-    ):
-        if not (status == 429 and by_text[0] is not RateLimitError and _RATE.search(text)):
-            return by_text
+_Verdict = tuple[type[ChatClientError], bool]
+
+
+def _classify(status: int | None, found: _Findings, after: float | None, lenient: bool) -> _Verdict:
+    said = _by_words(found, after)
+    if said is not None and _may_be(said[0], status, found.text):
+        return said
+    if status is not None and status not in (200, *range(500, 600)):
+        return _by_status(status, found.text)
+    return _of_the_server(status, found.text, lenient)
+
+
+def _may_be(kind: type[ChatClientError], status: int | None, text: str) -> bool:
+    """Whether words may say what a status does not."""
     if status == 429:
-        return RateLimitError, True
+        return kind is RateLimitError or not _RATE.search(text)
+    if kind is AuthenticationError:
+        return status in (None, 200, 400)
+    if status == 403:
+        return kind is not BadResponseError
+    return status in (None, 200, 400, 413, 422) or status >= 500
+
+
+def _by_status(status: int, text: str) -> _Verdict:
+    if status == 429:
+        return RateLimitError, not _TOO_LARGE_AT_ONCE.search(text)
     if status in (401, 403, 407):
         return AuthenticationError, False
     if status == 402:
         return RateLimitError, False
     if status == 413:
         return ContextLengthError, False
-    if status in (408, 409, 425) or (status is not None and status >= 500):
+    if status in (408, 409, 425):
         return TransportError, True
-    if status is not None and 400 <= status < 500:
-        return BadRequestError, False
+    return BadRequestError, False
+
+
+def _of_the_server(status: int | None, text: str, lenient: bool) -> _Verdict:
+    """What an error inside of a 200, or a 5xx, is."""
+    if status is not None and status >= 500:
+        return TransportError, True
     if _RATE.search(text):
         return RateLimitError, True
     if _AUTH.search(text):
         return AuthenticationError, False
+    if _NOT_THERE.search(text):
+        return BadRequestError, False
     if lenient and ("invalid_request" in text or "BadRequest" in text) and not _SERVER.search(text):
         return BadRequestError, False
     return TransportError, True
 
 
-def _by_text(text: str, codes: set[str]) -> tuple[type[ChatClientError], bool | None] | None:
+def _by_words(found: _Findings, after: float | None) -> _Verdict | None:
     """What the words of an error say, whatever its status is."""
-    if codes & _CONTEXT_CODES or (_CONTEXT.search(text) and not _NOT_CONTEXT.search(text)):
+    text, codes = found.text, found.codes
+    perhaps = _PERHAPS_CONTEXT.search(text) and not _NOT_CONTEXT.search(text)
+    if codes & _CONTEXT_CODES or _CONTEXT.search(text) or perhaps:
         return ContextLengthError, False
-    if codes & {"content_filter", "content_policy_violation", "data_inspection_failed"} or _FILTER.search(text):
+    if codes & _FILTER_CODES or _FILTER.search(text):
         return ContentFilterError, False
-    if codes & {"insufficient_quota", "insufficient_balance", "billing_hard_limit_reached"} or _QUOTA.search(text):
+    # A quota that says when it is filled up again is a rate limit.
+    if codes & _QUOTA_CODES or (_QUOTA.search(text) and after is None):
         return RateLimitError, False
     if _MODEL_FAILED.search(text):
         return BadResponseError, True
+    if "invalid_api_key" in codes or _KEY.search(text):
+        return AuthenticationError, False
     return None
+
+
+_DELAY_KEYS = (
+    "retry_after", "retryAfter", "retry_after_seconds", "retry_after_ms", "retryDelay", "retry_delay", "estimated_time",
+)  # fmt: skip
 
 
 class _Findings:
@@ -176,7 +225,7 @@ class _Findings:
         if isinstance(body, (bytes, bytearray)):
             body = bytes(body).decode("utf-8", "replace")
         self._look(body, 0)
-        self.text = " ".join(self._texts)
+        self.text = "\n".join([" ".join(text.split()) for text in self._texts])
 
     def status(self, outer: int | None) -> int | None:
         """The status that counts: the one inside, where the outer one only says that something failed."""
@@ -225,6 +274,8 @@ class _Findings:
             "detail",
             "msg",
             "error_message",
+            "status_msg",
+            "base_resp",
             "metadata",
             "raw",
             "details",
@@ -255,12 +306,13 @@ class _Findings:
             self.code = value
 
     def _take_delay(self, value: Mapping[str, Any]) -> None:
-        for key in ("retry_after", "retryAfter", "retry_after_seconds", "retryDelay", "retry_delay"):
+        for key in _DELAY_KEYS:
             told = value.get(key)
-            if isinstance(told, (int, float)) and not isinstance(told, bool):
-                self.delay = float(told)
-            elif isinstance(told, str) and (match := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s)?\s*", told)):
-                self.delay = float(match.group(1)) / (1000 if match.group(2) == "ms" else 1)
+            if isinstance(told, bool) or not isinstance(told, (int, float, str)):
+                continue
+            seconds = _seconds(told) if isinstance(told, str) else float(told)
+            if seconds is not None and math.isfinite(seconds) and seconds >= 0:
+                self.delay = seconds / (1000 if key.endswith("ms") else 1)
 
     def _say(self, text: str) -> None:
         if text:
@@ -289,14 +341,10 @@ def _seconds(value: str) -> float | None:
         return None
 
 
-def _delays(text: str) -> Iterator[float]:
-    for hours, minutes, amount, unit in _DELAY.findall(text):
-        seconds = float(amount) / (1000 if unit.lower().startswith("m") else 1) if amount else 0.0
-        total = int(hours or 0) * 3600 + int(minutes or 0) * 60 + seconds
-        if total:
-            yield total
-
-
 def _delay_in(text: str) -> float | None:
     """A delay that is told in words: "Please try again in 1m2.5s"."""
-    return next(_delays(text), None)
+    for match in _DELAY.finditer(text):
+        amounts = re.findall(_AMOUNT, match.group(1), re.I)
+        return sum(float(amount) * _UNITS["ms" if unit[:2] in ("ms", "mi") and unit[:3] != "min" else unit[0]]
+                   for amount, unit in ((amount, unit.lower()) for amount, unit in amounts))  # fmt: skip
+    return None

@@ -15,7 +15,7 @@ class SSEReader:
     """Turns the bytes of an event stream into the data of its events.
 
     ``unframed`` collects what is no event stream at all, while no event has come: the JSON or HTML that some endpoints
-    send instead.
+    send instead. Between events, a line of bare JSON (an error, mostly) counts as one.
     """
 
     def __init__(self) -> None:
@@ -65,10 +65,14 @@ class SSEReader:
                     data.clear()
             elif line[:5] == b"data:":
                 data.append(line[5:])
-            elif not self._dispatched and not _is_field(line):
-                self._keep(line)
-        if events:
+            elif not _is_field(line):
+                if not self._dispatched and not events:
+                    self._keep(line)
+                elif line[:1] == b"{":
+                    events.append(line)
+        if events and not self._dispatched:
             self._dispatched = True
+            events[:0] = [line for line in self.unframed if line[:1] == b"{"]
             self.unframed.clear()
         return events
 

@@ -1,15 +1,16 @@
 """The openai package as the transport: authentication, URL, headers, pools, Azure; not its models of what is sent.
 
 Pools belong to an event loop, since their connections do. Clients with the same settings share one, so that the second
-costs no new TLS context, and its connections are there already.
+costs no new TLS context, and its connections are there already. A pool ends with its last user, or with its loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping
-from contextlib import suppress
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
@@ -35,9 +36,68 @@ class _Pool:
     def __init__(self, http_client: Any) -> None:
         self.http_client = http_client
         self.users = 0
+        self._guard = self._until_the_loop_ends()
+
+    async def open(self) -> None:
+        """Tell the running loop of this pool."""
+        await self._guard.__anext__()
+
+    async def _until_the_loop_ends(self) -> AsyncGenerator[None, None]:
+        # A loop that shuts down closes the generators that it knows, while it can still close connections.
+        try:
+            yield
+        finally:
+            await self.http_client.aclose()
+
+    async def aclose(self) -> None:
+        await self._guard.aclose()
 
 
 _POOLS: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[object, ...], _Pool]] = WeakKeyDictionary()
+
+
+class Answer:
+    """An answer that comes in packets: iterate over it. Raises ChatClientError where the connection fails.
+
+    Attributes:
+        headers: Its headers.
+        broken: Whether the connection failed.
+    """
+
+    def __init__(self, transport: Transport, response: Any) -> None:
+        self._transport = transport
+        self._response = response
+        self.headers: Mapping[str, str] = response.headers
+        self.broken = False
+        encoded = self.headers.get("content-encoding")
+        self._packets: AsyncGenerator[bytes, None] = response.aiter_bytes() if encoded else response.aiter_raw()
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        try:
+            return await self._packets.__anext__()
+        except StopAsyncIteration:
+            raise
+        except Exception as error:
+            self.broken = True
+            failure = self._transport.translated(error)
+            if failure is None:
+                raise
+        raise failure[0] from failure[1]
+
+    async def drain(self) -> None:
+        """Read what is left, so that the connection can serve the next request; not for long, and whatever it is."""
+        with suppress(Exception):
+            async with asyncio.timeout(_DRAIN):
+                async for _ in self._packets:
+                    pass
+
+    async def aclose(self) -> None:
+        """Close the connection, unless the answer was read to its end."""
+        await self._packets.aclose()
+        await self._response.aclose()
 
 
 class Transport:
@@ -76,20 +136,17 @@ class Transport:
         response = await self._post(body, headers, stream=False)
         return response.content, response.headers
 
-    async def stream(self, body: bytes, headers: Mapping[str, str] | None) -> AsyncIterator[bytes]:
+    @asynccontextmanager
+    async def stream(self, body: bytes, headers: Mapping[str, str] | None) -> AsyncIterator[Answer]:
         """Send a request; the answer in packets. The connection is closed on leaving. Raises ChatClientError."""
-        response = await self._post(body, headers, stream=True)
+        answer = Answer(self, await self._post(body, headers, stream=True))
         try:
-            encoded = response.headers.get("content-encoding")
-            async for packet in response.aiter_bytes() if encoded else response.aiter_raw():
-                yield packet
-        except Exception as error:
-            raise self._translated(error) from self._cause(error)
+            yield answer
         finally:
-            await response.aclose()
+            await answer.aclose()
 
     async def _post(self, body: bytes, headers: Mapping[str, str] | None, *, stream: bool) -> Any:
-        client = self._client()
+        client = await self._client()
         import httpx2
 
         options: Any = {"headers": dict(headers)} if headers else {}
@@ -99,7 +156,11 @@ class Transport:
                 "/chat/completions", cast_to=httpx2.Response, options=options, stream=stream, **content
             )
         except Exception as error:
-            raise self._translated(error) from self._cause(error)
+            failure = self.translated(error)
+            if failure is None:
+                raise
+        # Raised out here, since an error that is raised while another is handled carries that one with it.
+        raise failure[0] from failure[1]
 
     @staticmethod
     def _looks_inside(client: AsyncOpenAI) -> bool:
@@ -110,36 +171,52 @@ class Transport:
 
     # ------------------------------------------------------------------------------------------- clients
 
-    def _client(self) -> AsyncOpenAI:
+    async def _client(self) -> AsyncOpenAI:
         if self._given is not None:
             if self._given_once is None:
-                # One owner of retries: a layer, if anybody. The caller's client stays as it is.
-                self._given_once = self._given.with_options(max_retries=0)
+                self._given_once = self._adapted(self._given)
             return self._given_once
         loop = asyncio.get_running_loop()
         entry = self._clients.get(loop)
         if entry is None:
-            entry = self._clients[loop] = self._make(loop)
+            for ended in [known for known in self._clients if known.is_closed()]:
+                del self._clients[ended]
+            pool = await self._pool(loop)
+            entry = self._clients[loop] = (self._make(pool), pool)
         return entry[0]
 
-    def _make(self, loop: asyncio.AbstractEventLoop) -> tuple[AsyncOpenAI, _Pool]:
-        import openai
+    def _adapted(self, given: AsyncOpenAI) -> AsyncOpenAI:
+        """The caller's client with our settings; the client itself stays as it is."""
+        settings: dict[str, Any] = {"max_retries": 0}  # one owner of retries: a layer, if anybody
+        if self._headers:
+            settings["default_headers"] = self._headers
+        if self._timeout is not None:
+            settings["timeout"] = self._timeout
+        return given.with_options(**settings)
 
+    async def _pool(self, loop: asyncio.AbstractEventLoop) -> _Pool:
+        for ended in [known for known in _POOLS if known.is_closed()]:
+            del _POOLS[ended]  # one that did not shut down in order, and took its connections with it
         pools = _POOLS.setdefault(loop, {})
         secure = urlsplit(self.base_url or "https:").scheme == "https"
         key = (self._timeout, self._aiohttp, secure)
         pool = pools.get(key)
         if pool is None:
             pool = pools[key] = _Pool(self._http_client(secure))
+            await pool.open()
         pool.users += 1
-        client = openai.AsyncOpenAI(
+        return pool
+
+    def _make(self, pool: _Pool) -> AsyncOpenAI:
+        import openai
+
+        return openai.AsyncOpenAI(
             base_url=self.base_url,
             api_key=self._api_key,
             default_headers=self._headers or None,
             max_retries=0,
             http_client=pool.http_client,
         )
-        return client, pool
 
     def _http_client(self, secure: bool) -> Any:
         import httpx2
@@ -153,7 +230,8 @@ class Transport:
         if self._aiohttp:
             return openai.DefaultAioHttpClient(**settings)
         if not secure and not _has_proxy():
-            settings["verify"] = False  # there is nothing to verify, and the TLS context costs 30 ms
+            # There is nothing to verify, and loading certificates takes 30 ms. Without any, nothing passes.
+            settings["verify"] = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         return openai.DefaultAsyncHttpx2Client(**settings)
 
     async def aclose(self) -> None:
@@ -168,27 +246,37 @@ class Transport:
             pools = _POOLS.get(loop, {})
             for key in [key for key, known in pools.items() if known is pool]:
                 del pools[key]
-            await pool.http_client.aclose()
+            await pool.aclose()
 
     # -------------------------------------------------------------------------------------------- errors
 
-    def _translated(self, error: Exception) -> ChatClientError:
+    def translated(self, error: Exception) -> tuple[ChatClientError, Exception | None] | None:
+        """The error that a failure of the transport is to the user, and its cause; None where it is no such failure."""
+        if isinstance(error, ChatClientError):
+            return None
+        kind = self._kind(error)
+        return None if kind is None else (self.without_secrets(kind), self._cause(error))
+
+    def _kind(self, error: Exception) -> ChatClientError | None:
         import openai
 
-        if isinstance(error, ChatClientError):
-            return error
         if isinstance(error, openai.APIStatusError):
             response = error.response
-            return self.without_secrets(error_of(response.status_code, response.headers, _body_of(response)))
+            return error_of(response.status_code, response.headers, _body_of(response))
         if isinstance(error, openai.APITimeoutError) or _is_timeout(error):
             return TransportError("the endpoint did not answer in time", code="timeout")
         if isinstance(error, openai.APIConnectionError) or _is_transport_error(error):
-            return self.without_secrets(TransportError(f"the endpoint at {self.shown_url} {_why(error)}"))
-        raise error
+            return TransportError(f"the endpoint at {self.shown_url} {_why(error)}")
+        return None
 
     def _cause(self, error: Exception) -> Exception | None:
-        """The error itself, unless it would tell a secret."""
-        texts = [str(error), repr(error), str(error.__cause__), repr(error.__cause__)]
+        """The error itself, unless it, or what it came of, would tell a secret."""
+        chain: list[BaseException] = []
+        link: BaseException | None = error
+        while link is not None and link not in chain:
+            chain.append(link)
+            link = link.__cause__ or link.__context__
+        texts = [text for link in chain for text in (str(link), repr(link))]
         return None if any(secret in text for secret in self._secrets() for text in texts) else error
 
     def without_secrets(self, error: ChatClientError) -> ChatClientError:
