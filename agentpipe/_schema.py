@@ -744,7 +744,7 @@ def _short(value: object) -> str:
     try:
         text = json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):
-        text = f"a {type(value).__name__}"
+        text = f"a Python {type(value).__name__}"
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 

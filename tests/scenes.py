@@ -110,7 +110,9 @@ class Run:
         self.seen.append((shape(response.messages), response.stop_reason, response.finish_reason, response.usage))
         return response
 
-    async def loop(self, model: Model, given: Any, tools: Any = (), *, loop: Any = None, **settings: Any) -> ChatResponse:
+    async def loop(
+        self, model: Model, given: Any, tools: Any = (), *, loop: Any = None, **settings: Any
+    ) -> ChatResponse:
         """Ask a FunctionInvokingChatClient with these settings around the model."""
         client = FunctionInvokingChatClient(model.client, **settings)
         return await self.ask(client, given, options=ChatOptions(tools=list(tools), loop=loop))

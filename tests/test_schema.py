@@ -692,8 +692,8 @@ def test_unknown_arguments_are_refused_where_all_are_optional() -> None:
         (Annotated[str, Field(pattern="^a+$")], "b", "'x' must match pattern '^a+$' (got 'b')"),
         (Annotated[list[int], Field(max_length=1)], [1, 2], "'x' must have at most 1 item"),
         (str, None, "'x' must be a string (got null)"),
-        (int, "\ud800", "'x' must be an integer (got '\\ud800')"),
-        (date, object(), "(got a object)"),
+        (int, "\ud800", "unable to parse raw data as a unicode string (got '\\ud800')"),
+        (date, object(), "(got a Python object)"),
     ],
 )
 def test_wrong_values(annotation: object, value: object, text: str) -> None:

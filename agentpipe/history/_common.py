@@ -219,11 +219,11 @@ class _Worker:
     def __init__(self, provider: StoredHistoryProvider, open_: Callable[[], Awaitable[Backend]]) -> None:
         self.pid = os.getpid()
         self._open = open_
-        self._backend: Backend | None = None
+        self._store: list[Backend] = []  # the one that is open, if any
         self._opening = asyncio.Lock()
         self._loop = asyncio.new_event_loop()
         # A daemon, so that a program whose author forgot to close the provider can end.
-        threading.Thread(target=_serve, args=(self._loop,), name=repr(provider), daemon=True).start()
+        threading.Thread(target=_serve, args=(self._loop, self._store), name=repr(provider), daemon=True).start()
         self._finalizer = weakref.finalize(provider, _stop, self._loop)
         self._finalizer.atexit = False
 
@@ -234,9 +234,9 @@ class _Worker:
     async def backend(self) -> Backend:
         """The open store."""
         async with self._opening:
-            if self._backend is None:
-                self._backend = await self._open()
-            return self._backend
+            if not self._store:
+                self._store.append(await self._open())
+            return self._store[0]
 
     async def end(self) -> None:
         """Let what is going on come to its end, then close the store and stop the thread."""
@@ -244,19 +244,23 @@ class _Worker:
             others = asyncio.all_tasks() - {asyncio.current_task()}
             if others:
                 await asyncio.wait(others)
-            if self._backend is not None:
-                await self._backend.close()
+            await _close(self._store)
         finally:
             self._finalizer.detach()
             self._loop.call_soon(self._loop.stop)
 
 
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
+def _serve(loop: asyncio.AbstractEventLoop, store: list[Backend]) -> None:
     try:
         loop.run_forever()
-        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.run_until_complete(_close(store))  # of a provider that nobody closed
     finally:
         loop.close()
+
+
+async def _close(store: list[Backend]) -> None:
+    while store:
+        await store.pop().close()
 
 
 def _stop(loop: asyncio.AbstractEventLoop) -> None:

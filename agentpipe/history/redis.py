@@ -32,9 +32,7 @@ class RedisHistoryProvider(StoredHistoryProvider):
         timeout: Seconds that a call may take.
     """
 
-    def __init__(
-        self, url: str, *, prefix: str = "agentpipe", ttl: float | None = None, timeout: float = 30.0
-    ) -> None:
+    def __init__(self, url: str, *, prefix: str = "agentpipe", ttl: float | None = None, timeout: float = 30.0) -> None:
         super().__init__(timeout=timeout)
         self._shown = public_url("url", url, ("redis", "rediss", "unix"))
         self._url = url

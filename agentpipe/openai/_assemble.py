@@ -68,11 +68,12 @@ class Assembler:
         self._names = names or {}
         self._message_id = new_id("msg")
         self._begun = False
-        self._split = _TextSplitter(profile.recover_text_tool_calls)
-        self._said: list[str] = []  # the text as the endpoint sent it, where it may be repeated
+        self._said: list[str] = []  # the text as the endpoint sent it, which may come again at the end
+        self._split = _TextSplitter(profile.recover_text_tool_calls, self._said)
         self._repeats = profile.cumulative_deltas
         self._thought = False
-        self._details: list[Any] = []
+        self._details = _Details()
+        self._audio: list[str] = []
         self._echo: dict[str, Any] = {}
         self._calls = _Calls(self._schemas)
         self._refused = False
@@ -208,7 +209,7 @@ class Assembler:
         if refusal := delta.get("refusal"):
             self._refused = self._spoke = True
             contents.append(RefusalContent(str(refusal)))
-        if len(delta) > 2:
+        if len(delta) > 2 or "audio" in delta or "images" in delta:
             self._take_rest(delta, contents)
 
     def _take_rest(self, delta: Mapping[str, Any], contents: list[Content]) -> None:
@@ -221,14 +222,16 @@ class Assembler:
 
     def _take_message(self, message: Mapping[str, Any], contents: list[Content]) -> None:
         """A whole message: all there is, or, at the end of a stream, all of it once more."""
-        if not self._said and not self._calls.any and not self._thought:
+        if not self._said and not self._calls.any and not self._thought and not self._refused:
             self._take_delta(message, contents)
             return
         said = "".join(self._said)
         text = message.get("content")
         rest: dict[str, Any] = {}
-        if isinstance(text, str) and text != said:
-            rest["content"] = text[len(said) :] if text.startswith(said) else ("" if said else text)
+        if isinstance(text, str) and text.startswith(said):
+            rest["content"] = text[len(said) :]
+        elif not said:
+            rest["content"] = text
         if calls := message.get("tool_calls"):
             rest["tool_calls"] = calls
         self._take_delta(rest, contents)
@@ -237,7 +240,7 @@ class Assembler:
         if self._repeats:
             said = "".join(self._said)
             if text.startswith(said):
-                self._said, text = [text], text[len(said) :]
+                self._said[:], text = [text], text[len(said) :]
             else:
                 self._said.append(text)
         else:
@@ -263,7 +266,7 @@ class Assembler:
         if isinstance(text, Mapping):
             text = text.get("content") or text.get("text")
         if isinstance(details, list):
-            self._details.extend(details)
+            self._details.add(details)
             text = text or "".join([_detail_text(detail) for detail in details])
         if isinstance(text, str) and text:
             self._thought = True
@@ -302,8 +305,8 @@ class Assembler:
     def _take_audio(self, audio: Mapping[str, Any], has_text: bool, contents: list[Content]) -> None:
         if isinstance(transcript := audio.get("transcript"), str) and transcript and not has_text:
             self._take_text(transcript, contents)
-        if isinstance(data := audio.get("data"), str) and data and (found := _decoded(data, "audio/wav")) is not None:
-            contents.append(found)
+        if isinstance(data := audio.get("data"), str):
+            self._audio.append(data)
 
     def _take_usage(self, usage: object) -> None:
         if isinstance(usage, Mapping) and (found := usage_of(usage)) is not None:
@@ -325,8 +328,10 @@ class Assembler:
             if text:
                 self._spoke = True
                 contents.append(TextContent(text))
-        if self._details:
-            contents.append(ReasoningContent("", {"reasoning_details": self._details}))
+        if details := self._details.joined():
+            contents.append(ReasoningContent("", {"reasoning_details": details}))
+        if self._audio and (sound := _decoded("".join(self._audio), "audio/wav")) is not None:
+            contents.append(sound)
         if self._echo:
             contents.append(TextContent("", dict(self._echo)))
         contents.extend(self._named(call) for call in calls)
@@ -421,11 +426,45 @@ def _error_in(chunk: Mapping[str, Any]) -> ChatClientError | None:
         return error_of(200, None, chunk, in_stream=True)
     if chunk.get("choices"):
         return None
-    if chunk.get("object") == "error" or chunk.get("type") == "error":
+    status = chunk.get("base_resp")
+    refused = isinstance(status, Mapping) and status.get("status_code") not in (None, 0)
+    if refused or chunk.get("object") == "error" or chunk.get("type") == "error":
         return error_of(200, None, chunk, in_stream=True)
     if "choices" not in chunk and any(key in chunk for key in ("detail", "message", "errors", "msg")):
         return error_of(200, None, chunk, in_stream=True)
     return None
+
+
+class _Details:
+    """The details of thoughts, to be echoed as they were; those that come in pieces are joined by their index."""
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[dict[str, Any], dict[str, list[str]]]] = []
+
+    def add(self, details: Sequence[Any]) -> None:
+        for detail in details:
+            if isinstance(detail, Mapping):
+                self._add(detail)
+
+    def _add(self, detail: Mapping[str, Any]) -> None:
+        last = self._entries[-1] if self._entries else None
+        same = last is not None and all(last[0].get(key) == detail.get(key) for key in ("index", "type"))
+        if last is None or not same or detail.get("index") is None:
+            last = ({}, {})
+            self._entries.append(last)
+        known, pieces = last
+        for key, value in detail.items():
+            if key in _PIECEMEAL and isinstance(value, str):
+                pieces.setdefault(key, []).append(value)
+                known.setdefault(key, "")
+            elif value is not None or key not in known:
+                known[key] = value
+
+    def joined(self) -> list[dict[str, Any]]:
+        return [{**known, **{key: "".join(texts) for key, texts in pieces.items()}} for known, pieces in self._entries]
+
+
+_PIECEMEAL = ("text", "summary", "data")
 
 
 def _detail_text(detail: object) -> str:
@@ -514,10 +553,12 @@ _BLOCK = "<tool_call>"
 class _TextSplitter:
     """Tells thoughts from text where a model writes both into one: a leading <think> block, a lone </think>.
 
-    It holds back only what may be the beginning of a tag, and the white space around one.
+    It holds back only what may be the beginning of a tag, and the white space around one. ``said`` is all the text that
+    came so far.
     """
 
-    def __init__(self, recovers: bool) -> None:
+    def __init__(self, recovers: bool, said: Sequence[str]) -> None:
+        self._said = said
         self.plain = False  # nothing is held back, and only a "<" could change that
         self.block: str | None = None  # a message that may be nothing but calls written as text
         self._recovers = recovers
@@ -589,6 +630,9 @@ class _TextSplitter:
         place = text.find(_CLOSE)
         if place >= 0:
             self._lone = False
+            if self._is_mention():
+                yield from self._text(text)
+                return
             if thought := text[:place].rstrip():
                 yield TextContent(thought)
             yield ThoughtContent()
@@ -600,6 +644,12 @@ class _TextSplitter:
         self.plain = not keep
         if ready := text[: len(text) - keep]:
             yield TextContent(ready)
+
+    def _is_mention(self) -> bool:
+        """Whether the first closing tag is only talked about: quoted, or after an opening one that is no beginning."""
+        before = "".join(self._said).partition(_CLOSE)[0]
+        in_quotes = any(before.endswith(mark) and before.count(mark) % 2 for mark in "`\"")
+        return in_quotes or _OPEN in before
 
     def end(self) -> Iterator[Content]:
         """What was held back, now that nothing follows."""
@@ -629,27 +679,70 @@ def _tail_of(text: str, tag: str) -> int:
 class _Call:
     """A call while its fragments arrive."""
 
-    __slots__ = ("echo", "id", "index", "name", "pieces", "whole")
+    __slots__ = ("_braces", "_read", "_value", "echo", "id", "index", "name", "pieces", "whole")
 
-    def __init__(self, index: object, call_id: str | None) -> None:
+    def __init__(self, index: object) -> None:
         self.index = index
-        self.id = call_id
+        self.id: str | None = None
         self.name = ""
         self.pieces: list[str] = []
         self.whole: Any = None  # arguments that came as an object
         self.echo: dict[str, Any] = {}
+        self._braces = _Braces()
+        self._read = 0  # how many pieces made the value
+        self._value: dict[str, Any] | None = None
 
     @property
     def text(self) -> str:
         return "".join(self.pieces)
 
     @property
-    def complete(self) -> bool:
-        """Whether the arguments so far are all of an object."""
+    def value(self) -> dict[str, Any] | None:
+        """The object that the arguments so far are all of; None where they are not, or not yet."""
         if self.whole is not None:
-            return True
-        text = self.text
-        return text.rstrip().endswith("}") and _object_of(text) is not None
+            return self.whole if isinstance(self.whole, dict) else {}
+        # Read only where all braces are closed; a text that is wrong then will not come right any more.
+        if self._read != len(self.pieces) and self._braces.closed(self.pieces):
+            self._read = len(self.pieces)
+            self._value = _object_of(self.text)
+            self._braces.wrong = self._value is None
+        return self._value if self._read == len(self.pieces) else None
+
+    @property
+    def complete(self) -> bool:
+        return self.value is not None
+
+
+_MARKS = re.compile(r'\\.|["{}]', re.S)
+
+
+class _Braces:
+    """Follows the braces of a JSON text piece by piece; each character is looked at once."""
+
+    __slots__ = ("_carried", "_depth", "_in_text", "_taken", "wrong")
+
+    def __init__(self) -> None:
+        self.wrong = False
+        self._taken = 0
+        self._depth = 0
+        self._in_text = False
+        self._carried = ""
+
+    def closed(self, pieces: Sequence[str]) -> bool:
+        """Whether all the braces are closed at the end of ``pieces``."""
+        for place in range(self._taken, len(pieces)):
+            self._take(self._carried + pieces[place])
+        self._taken = len(pieces)
+        return self._depth == 0 and not self._in_text and not self.wrong
+
+    def _take(self, piece: str) -> None:
+        cut = (len(piece) - len(piece.rstrip("\\"))) % 2
+        self._carried = piece[len(piece) - cut :]
+        for mark in _MARKS.findall(piece[: len(piece) - cut]):
+            if mark == '"':
+                self._in_text = not self._in_text
+            elif not self._in_text and len(mark) == 1:
+                self._depth += 1 if mark == "{" else -1
 
 
 def _object_of(text: str) -> dict[str, Any] | None:
@@ -666,6 +759,8 @@ class _Calls:
     def __init__(self, offered: Mapping[str, Mapping[str, Any]]) -> None:
         self._offered = offered
         self._calls: list[_Call] = []
+        self._ids: dict[str, list[_Call]] = {}
+        self._indexes: dict[object, _Call] = {}
 
     @property
     def any(self) -> bool:
@@ -692,31 +787,33 @@ class _Calls:
         arguments = function.get("arguments")
         call_id = fragment.get("id")
         call_id = str(call_id) if call_id not in (None, "") else None
-        index = fragment.get("index")
-        if isinstance(index, bool) or not isinstance(index, (int, str)) or index == "":
-            index = None
+        index = _index_of(fragment)
         call = self._find(index, call_id, str(name), arguments, place)
         if call is None:
             if not name and not arguments and call_id is None:
                 return
-            call = _Call(index, call_id)
-            self._calls.append(call)
+            call = self._begin(index)
         self._extend(call, call_id, str(name), arguments)
         for key, value in fragment.items():
             if key not in ("index", "id", "type", "function", "name", "arguments") and value is not None:
                 call.echo[key] = value
 
+    def _begin(self, index: object) -> _Call:
+        call = _Call(index)
+        self._calls.append(call)
+        self._indexes[index] = call
+        return call
+
     def _find(self, index: object, call_id: str | None, name: str, arguments: object, place: int) -> _Call | None:
         """The call that a fragment goes on with; None where it begins one."""
         if call_id is not None and (known := self._by_id(call_id, index)) is not None:
             return None if self._is_another(known, index, name, arguments) else known
-        candidate = self._by_index(index) if index is not None else (self._calls[-1] if self._calls else None)
-        if candidate is None:
+        candidate = self._indexes.get(index) if index is not None else (self._calls[-1] if self._calls else None)
+        if candidate is None or self._is_other_tool(candidate, name):
             return None
         if call_id is not None and candidate.id is not None:
             # The id changed: a new call, unless this can only be more of the arguments.
-            goes_on = not candidate.complete and not name and bool(candidate.pieces)
-            return candidate if goes_on else None
+            return candidate if _only_goes_on(candidate, name, arguments) else None
         if call_id is not None and name and candidate.name and candidate.complete:
             return None  # an id that comes late comes before the call is whole
         if name and candidate.name and candidate.complete and not self._repeats(candidate, name, arguments):
@@ -726,12 +823,15 @@ class _Calls:
         return candidate
 
     def _by_id(self, call_id: str, index: object) -> _Call | None:
-        found = [call for call in self._calls if call.id == call_id]
+        found = self._ids.get(call_id, [])
         same_index = [call for call in found if index is None or call.index is None or call.index == index]
         return (same_index or [None])[-1]
 
-    def _by_index(self, index: object) -> _Call | None:
-        return next((call for call in reversed(self._calls) if call.index == index), None)
+    def _is_other_tool(self, call: _Call, name: str) -> bool:
+        """Whether a name can only be that of another call: both are offered, and they are no two halves of one."""
+        offered = self._offered
+        both = name in offered and call.name in offered
+        return both and name != call.name and call.name + name not in offered
 
     def _is_another(self, known: _Call, index: object, name: str, arguments: object) -> bool:
         """Whether a fragment with the id of a whole call begins another one all the same."""
@@ -746,25 +846,27 @@ class _Calls:
         if not arguments:
             return True
         said = arguments if isinstance(arguments, Mapping) else _object_of(str(arguments))
-        mine = call.whole if call.whole is not None else _object_of(call.text)
-        return said is None or said == mine or mine == {}
+        return said is None or said == call.value or call.value == {}
 
     def _extend(self, call: _Call, call_id: str | None, name: str, arguments: object) -> None:
-        if call.id is None:
+        if call.id is None and call_id is not None:
             call.id = call_id
+            self._ids.setdefault(call_id, []).append(call)
         if name:
             call.name = self._joined_name(call.name, name)
         if arguments is None or arguments == "":
             return
         if isinstance(arguments, str):
             call.pieces.append(arguments)
-        else:
+        elif arguments or not call.whole:
             call.whole = arguments
 
     def _joined_name(self, known: str, piece: str) -> str:
+        joined = known + piece
+        if joined in self._offered and known not in self._offered:
+            return joined
         if not known or piece == known:
             return piece
-        joined = known + piece
         if joined in self._offered:
             return joined
         if known in self._offered:
@@ -807,16 +909,33 @@ class _Calls:
     def _merged(self) -> list[_Call]:
         """The calls without those that were sent again under another index."""
         kept: list[_Call] = []
+        by_id: dict[str | None, list[_Call]] = {}
         for call in self._calls:
-            twin = next(
-                (k for k in kept if call.id and k.id == call.id and _same_name(k, call) and _nested(k, call)), None
-            )
+            same = by_id.setdefault(call.id, []) if call.id else []
+            twin = next((known for known in same if _same_name(known, call) and _nested(known, call)), None)
             if twin is None:
                 kept.append(call)
+                same.append(call)
             elif len(call.text) > len(twin.text) or (call.whole is not None and twin.whole is None):
                 twin.pieces, twin.whole = call.pieces, call.whole
                 twin.name = twin.name or call.name
         return [call for call in kept if call.name or call.pieces or call.whole is not None]
+
+
+def _index_of(fragment: Mapping[str, Any]) -> object:
+    """The index, where it is one."""
+    index = fragment.get("index")
+    if isinstance(index, str):
+        return int(index) if index.isdecimal() else index or None
+    return index if isinstance(index, int) and not isinstance(index, bool) else None
+
+
+def _only_goes_on(call: _Call, name: str, arguments: object) -> bool:
+    """Whether a fragment with another id can be nothing but more of the arguments of ``call``."""
+    if call.complete or not isinstance(arguments, str) or not arguments:
+        return False
+    begins = arguments.lstrip().startswith("{")
+    return (not name and not (begins and call.pieces)) or (name == call.name and bool(call.pieces) and not begins)
 
 
 def _same_name(one: _Call, other: _Call) -> bool:

@@ -20,6 +20,7 @@ from agentpipe.openai._encode import (
     has_calls,
     needs_arranging,
     parameters_of,
+    with_media_behind,
 )
 from agentpipe.openai._profiles import EndpointProfile
 
@@ -53,7 +54,7 @@ class BodyBuilder:
         """The body of a request, and the tools as they are named in it."""
         options, profile = request.options, self.profile
         tools, tools_json = self._wire_tools(tools_of(options))
-        messages = repaired(request.messages)
+        messages = with_media_behind(repaired(request.messages), profile)
         wants_history = profile.tools_required_with_history and not tools.declared
         fields = parameters_of(options, tools, profile, history_calls=wants_history and has_calls(messages))
         declared = fields.pop("tools", None)

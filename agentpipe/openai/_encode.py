@@ -10,6 +10,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from agentpipe._arguments import arguments_json, read_arguments, sendable
@@ -180,6 +181,8 @@ class MessageEncoder:
             content: Any = sendable(contents[0].text)
         else:
             content = self._parts(contents)
+            if not content and contents:
+                return []  # nothing that a model could read: questions and answers about calls, say
         encoded: Json = {"role": message.role, "content": content}
         if message.author_name and self.profile.message_name and message.role == "user":
             encoded["name"] = re.sub(r"[^a-zA-Z0-9_-]", "_", message.author_name)[:64]
@@ -290,8 +293,9 @@ def _part(content: Content) -> Json | None:
 def _uri_part(content: UriContent) -> Json:
     if (content.media_type or "").startswith(("image/", "*/")) or content.uri.startswith("data:image"):
         return {"type": "image_url", "image_url": {"url": content.uri, **(content.provider_data or {})}}
-    if (content.media_type or "").startswith("video/"):
-        return {"type": "video_url", "video_url": {"url": content.uri}}
+    for kind in ("audio", "video"):  # no part of OpenAI's own, but of the servers that take such a URL
+        if (content.media_type or "").startswith(f"{kind}/"):
+            return {"type": f"{kind}_url", f"{kind}_url": {"url": content.uri}}
     return {"type": "file", "file": {"file_data": content.uri, "filename": content.name or "file"}}
 
 
@@ -317,6 +321,22 @@ def has_calls(messages: Sequence[Message]) -> bool:
     """Whether a history has calls or results."""
     kinds = (FunctionCallContent, FunctionResultContent)
     return any(isinstance(content, kinds) for message in messages for content in message.contents)
+
+
+def with_media_behind(messages: Sequence[Message], profile: EndpointProfile) -> Sequence[Message]:
+    """Results that stand side by side in one message, so that media of theirs, which follow it, part none of them."""
+    if profile.tool_images or not any(
+        one.role == "tool" == next.role and any(getattr(content, "contents", ()) for content in one.contents)
+        for one, next in pairwise(messages)
+    ):
+        return messages
+    joined: list[Message] = []
+    for message in messages:
+        if joined and message.role == "tool" == joined[-1].role:
+            joined[-1] = joined[-1].replace(contents=(*joined[-1].contents, *message.contents))
+        else:
+            joined.append(message)
+    return joined
 
 
 def needs_arranging(profile: EndpointProfile, messages: Sequence[Message]) -> bool:
@@ -415,14 +435,20 @@ def _with_assistant_after_tool(messages: Sequence[Json]) -> Iterator[Json]:
 
 
 def _with_short_ids(messages: Sequence[Json]) -> list[Json]:
-    """Ids of nine letters and digits; the same id stays the same."""
+    """Ids of nine letters and digits, each of them for one call only; results go with the last call of their id."""
     changed: list[Json] = []
+    seen: dict[str, int] = {}
+    short: dict[str, str] = {}
     for message in messages:
         if "tool_calls" in message:
-            calls = [{**call, "id": _short_id(call["id"])} for call in message["tool_calls"]]
+            for call in message["tool_calls"]:
+                times = seen[call["id"]] = seen.get(call["id"], 0) + 1
+                short[call["id"]] = _short_id(call["id"] if times == 1 else f"{call['id']}#{times}")
+            calls = [{**call, "id": short[call["id"]]} for call in message["tool_calls"]]
             changed.append({**message, "tool_calls": calls})
         elif message["role"] == "tool":
-            changed.append({**message, "tool_call_id": _short_id(message["tool_call_id"])})
+            call_id = message["tool_call_id"]
+            changed.append({**message, "tool_call_id": short.get(call_id) or _short_id(call_id)})
         else:
             changed.append(message)
     return changed

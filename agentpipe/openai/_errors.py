@@ -11,7 +11,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from agentpipe.exceptions import (
@@ -343,8 +343,10 @@ def _seconds(value: str) -> float | None:
 
 def _delay_in(text: str) -> float | None:
     """A delay that is told in words: "Please try again in 1m2.5s"."""
-    for match in _DELAY.finditer(text):
-        amounts = re.findall(_AMOUNT, match.group(1), re.I)
-        return sum(float(amount) * _UNITS["ms" if unit[:2] in ("ms", "mi") and unit[:3] != "min" else unit[0]]
-                   for amount, unit in ((amount, unit.lower()) for amount, unit in amounts))  # fmt: skip
-    return None
+    match = _DELAY.search(text)
+    return sum(map(_length, re.finditer(_AMOUNT, match.group(1), re.I))) if match else None
+
+
+def _length(amount: re.Match[str]) -> float:
+    unit = amount.group(2).lower()
+    return float(amount.group(1)) * _UNITS["ms" if unit.startswith(("ms", "milli")) else unit[0]]
