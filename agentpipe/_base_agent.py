@@ -15,6 +15,7 @@ from agentpipe._request import ChatRequest
 from agentpipe._responses import ChatResponse, ChatResponseUpdate, ResponseStream
 from agentpipe._session import AgentSession
 from agentpipe._tools import FunctionTool, Interrupted, ToolContext
+from agentpipe._transcript import Question
 from agentpipe._waist import FunctionMiddleware, Responder, put_around
 from agentpipe.exceptions import AgentPipeError
 
@@ -161,7 +162,7 @@ class _AgentCall:
             ctx.add_usage(error.response.usage if error.response is not None else None)
             raise
         ctx.add_usage(response.usage)
-        questions = [*response.approval_requests, *response.input_requests]
+        questions: list[Question] = [*response.approval_requests, *response.input_requests]
         if questions:
             # What the agent needs to go on travels with the first of its questions; {} marks the others as its own too.
             first = replace(questions[0], state=session.model_dump())

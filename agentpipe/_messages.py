@@ -75,7 +75,7 @@ class RefusalContent(Content):
 
 @dataclass(frozen=True, slots=True)
 class UriContent(Content):
-    """An image, a sound or a file that lies at ``uri``. ``media_type`` is guessed from the name where it is left out."""
+    """An image, a sound or a file that lies at ``uri``; its ``media_type`` is guessed from the name if not given."""
 
     type: ClassVar[str | None] = "uri"
     uri: str

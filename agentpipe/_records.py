@@ -13,10 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from datetime import date, datetime
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, cast
-
-if TYPE_CHECKING:
-    from typing import Self
+from typing import Any, ClassVar, Self, cast
 
 _MISSING = object()
 

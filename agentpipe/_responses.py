@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from types import TracebackType
-from typing import Any, ClassVar, Literal, TypeVar, get_origin
+from typing import Any, ClassVar, Literal, Self, TypeVar, get_origin
 
 from agentpipe._messages import (
     ApprovalRequestContent,
@@ -459,7 +459,7 @@ class ResponseStream:
         self._folder.add(update)
         return update
 
-    async def __aenter__(self) -> ResponseStream:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(

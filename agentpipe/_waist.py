@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import Any, Generic, Self, TypeVar, cast
 
 from agentpipe._layered import Layered, is_function, is_live, name_of
 from agentpipe._messages import Input, as_messages
@@ -17,9 +17,6 @@ from agentpipe._options import NO_OPTIONS, ChatOptions
 from agentpipe._request import ChatRequest
 from agentpipe._responses import ChatResponse, ChatResponseUpdate, ResponseStream
 from agentpipe._session import AgentSession
-
-if TYPE_CHECKING:
-    from typing import Self
 
 InnerT = TypeVar("InnerT", bound="Responder")
 

@@ -16,6 +16,18 @@ def streaming(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
 
 
+@pytest.fixture(scope="session")
+def local_weights() -> None:
+    """The weights of the local model, in the cache."""
+    pytest.importorskip("xllamacpp") if not in_ci() else None
+    from agentpipe.local import LocalModelError, weights
+
+    try:
+        weights()
+    except LocalModelError as error:
+        cannot_be_had(str(error))
+
+
 @pytest.fixture(autouse=True)
 def _no_endpoint_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_MODEL", "AGENTPIPE_LOCAL_MODEL"):

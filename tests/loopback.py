@@ -65,6 +65,11 @@ class Wire:
         self.closes = True
         self.writer.transport.abort()
 
+    def hang_up(self) -> None:
+        """Close the connection once what was written has left, in the middle of the answer."""
+        self.closes = True
+        self.writer.close()
+
     async def left(self) -> None:
         """Wait until the client has closed the connection."""
         await asyncio.shield(self.writer.wait_closed())

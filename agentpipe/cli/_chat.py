@@ -89,12 +89,9 @@ class Chat:
         return response
 
     def _answers(self, response: ChatResponse) -> Answers:
-        answers: list[ApprovalResponseContent | InputResponseContent] = []
-        for request in response.approval_requests:
-            answers.append(self._decide(request))
-        for question in response.input_requests:
-            answers.append(question.answer(self.display.ask(f"{question.payload} ")))
-        return answers
+        decided = [self._decide(request) for request in response.approval_requests]
+        told = [question.answer(self.display.ask(f"{question.payload} ")) for question in response.input_requests]
+        return [*decided, *told]
 
     def _decide(self, request: ApprovalRequestContent) -> ApprovalResponseContent:
         call = request.call

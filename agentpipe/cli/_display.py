@@ -32,7 +32,7 @@ class Display(Protocol):
 
 
 class TextDisplay:
-    """For people: the answer streams to stdout; calls, their results and durations go to stderr, if it is a terminal."""
+    """For people: the answer goes to stdout; calls, results and durations to stderr, if that is a terminal."""
 
     def __init__(self) -> None:
         self._shows = sys.stderr.isatty()

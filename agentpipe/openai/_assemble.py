@@ -11,7 +11,7 @@ import binascii
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from agentpipe._arguments import read_arguments
 from agentpipe._messages import (
@@ -110,12 +110,32 @@ class Assembler:
 
     def feed(self, chunk: object) -> ChatResponseUpdate | None:
         """The update that a chunk of a stream makes, if any. Raises ChatClientError for one that tells of an error."""
+        if self._begun and (text := self._text_alone(chunk)):
+            self._said.append(text)
+            return ChatResponseUpdate((TextContent(text),))
         if not isinstance(chunk, Mapping):
             return self._take_odd(chunk)
         if self._chunks is not None:
             self._chunks.append(chunk)
         contents = self._take(chunk)
         return self._update(contents) if contents else None
+
+    def _text_alone(self, chunk: Any) -> str | None:
+        """The text of a chunk that goes on with the answer and has no more to say, as nearly all do; a short cut."""
+        try:
+            (choice,) = chunk["choices"]
+            delta = choice["delta"]
+            text: object = delta["content"]
+            plain = type(text) is str and len(delta) == 1 and choice["index"] == self._choice and "<" not in text
+            told, said = chunk.get, choice.get
+            more = told("usage") or told("error") or told("x_groq")
+            more = more or said("finish_reason") or said("message") or said("usage")
+        except (AttributeError, KeyError, TypeError, ValueError):
+            return None
+        if not plain or more or self._repeats or not self._split.plain or self._chunks is not None:
+            return None
+        self._spoke = True
+        return cast("str", text)
 
     def _take_odd(self, chunk: object) -> None:
         if isinstance(chunk, str) and chunk:
@@ -648,7 +668,7 @@ class _TextSplitter:
     def _is_mention(self) -> bool:
         """Whether the first closing tag is only talked about: quoted, or after an opening one that is no beginning."""
         before = "".join(self._said).partition(_CLOSE)[0]
-        in_quotes = any(before.endswith(mark) and before.count(mark) % 2 for mark in "`\"")
+        in_quotes = any(before.endswith(mark) and before.count(mark) % 2 for mark in '`"')
         return in_quotes or _OPEN in before
 
     def end(self) -> Iterator[Content]:

@@ -61,7 +61,9 @@ class OpenAIChatClient(ChatClient):
         if client is not None and (base_url is not None or api_key is not None):
             raise ValueError("client has its own base_url and api_key: give either the client, or these")
         if client is not None and aiohttp:
-            raise ValueError("client has its own transport: give it DefaultAioHttpClient() instead of aiohttp=True here")
+            raise ValueError(
+                "client has its own transport: give it DefaultAioHttpClient() instead of aiohttp=True here"
+            )
         if timeout is not None and not timeout > 0:
             raise ValueError(f"timeout must be greater than 0 seconds, not {timeout!r}")
         self.model = model or os.environ.get("OPENAI_MODEL") or None

@@ -1,0 +1,81 @@
+"""Every code block of the README runs, and what it claims is so."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.models import cooperative
+from tests.strict_endpoint import StrictEndpoint
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text("utf-8")
+BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, re.S)
+
+
+@pytest.fixture
+def endpoint() -> Iterator[StrictEndpoint]:
+    """An endpoint in a thread of its own, since the README's code has event loops of its own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    server = StrictEndpoint(*[cooperative] * 200)
+    asyncio.run_coroutine_threadsafe(server.__aenter__(), loop).result(10)
+    yield server
+    asyncio.run_coroutine_threadsafe(server.__aexit__(), loop).result(10)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+def test_the_python_blocks_run_one_after_the_other(
+    endpoint: StrictEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The Python blocks run in their order, against a strict endpoint; the printed tree is the one that is shown."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPENAI_BASE_URL", endpoint.url)
+    monkeypatch.setenv("OPENAI_API_KEY", "test-key")
+    monkeypatch.setenv("OPENAI_MODEL", "gpt-4o-mini")
+    names: dict[str, Any] = {"__name__": "readme"}
+    blocks = [text for kind, text in BLOCKS if kind == "python"]
+    exec(compile(blocks[0], "README.md", "exec"), names)
+    printed = capsys.readouterr().out
+    shown = next(text for kind, text in BLOCKS if kind == "" and text.startswith("Agent("))
+    host = f", base_url='{endpoint.url}'"
+    assert shown.strip() in printed.replace(host, "")
+    for block in blocks[1:]:
+        exec(compile(block, "README.md", "exec"), names)
+    assert not endpoint.refused
+
+
+def test_code_comes_before_line_30() -> None:
+    """A reader sees code before line 30."""
+    lines = README.split("\n")
+    assert lines.index("```python") < 30
+
+
+@pytest.mark.usefixtures("local_weights")
+def test_the_first_command_talks_to_a_real_model() -> None:
+    """The README's first command, after its installation: a real model calls the tool and answers."""
+    command = next(text for kind, text in BLOCKS if kind == "sh")
+    words = shlex.split(command.partition("&&")[2])
+    done = subprocess.run(
+        [sys.executable, "-m", "agentpipe.cli", *words[1:], "--json"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert '"type": "function_call"' in done.stdout
+    assert '"stop_reason": "answer"' in done.stdout
