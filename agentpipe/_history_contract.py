@@ -183,7 +183,7 @@ class HistoryProviderContract:
         provider = await opened()
         base = new_id("s")
         names = [base, base + " ", base + "%", base.upper(), base + "\0", base + "\0x", base + "\\u0000", base + "}"]
-        names += [base + "\ud800", base + "\ud801", base + "'", base + "ä", base + "x" * 5000, base + "x" * 5001]
+        names += [base + "\ud800", base + "\ud801", base + "'", base + "ä", base + _LONG, base + _LONG + "x"]
         sessions = [AgentSession(name) for name in names]
         for session in sessions:
             await provider.add_messages(session, [user(session.id).replace(message_id="same")])
@@ -194,7 +194,7 @@ class HistoryProviderContract:
     async def test_ids_of_all_sorts(self, opened: Open) -> None:
         """Any text may be the id of a message."""
         provider, session = await opened(), _session()
-        messages = [user("x").replace(message_id=text) for text in [*HARD_TEXTS, "i" * 5000, "i" * 5001]]
+        messages = [user("x").replace(message_id=text) for text in [*HARD_TEXTS, _LONG, _LONG + "x"]]
         await provider.add_messages(session, messages)
         await provider.add_messages(session, messages)
         assert list(await provider.get_messages(session)) == messages
@@ -362,6 +362,10 @@ class HistoryProviderContract:
         if isinstance(got, list):
             got.clear()
         assert list(await provider.get_messages(session)) == messages
+
+
+#: An id as long as nobody needs, which no index can pack.
+_LONG = "".join(chr(0x4E00 + i * i % 20_000) for i in range(5_000))
 
 
 def _session() -> AgentSession:

@@ -307,9 +307,10 @@ _UNSAFE = re.compile("[\0\\\\\ud800-\udfff]")
 
 def key_of(text: str) -> str:
     """An id as every store can hold and index it: no NUL, no lone surrogate, not long; unlike ids stay unlike."""
-    if len(text) > 400:
+    key = json.dumps(text)[1:-1] if _UNSAFE.search(text) else text
+    if len(key.encode()) > 500:
         return "\\sha256 " + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-    return json.dumps(text)[1:-1] if _UNSAFE.search(text) else text
+    return key
 
 
 def positive(argument: str, value: object) -> float:

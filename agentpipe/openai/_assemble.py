@@ -114,7 +114,8 @@ class Assembler:
             self._said.append(text)
             return ChatResponseUpdate((TextContent(text),))
         if not isinstance(chunk, Mapping):
-            return self._take_odd(chunk)
+            self._take_odd(chunk)
+            return None
         if self._chunks is not None:
             self._chunks.append(chunk)
         contents = self._take(chunk)
@@ -845,7 +846,7 @@ class _Calls:
     def _by_id(self, call_id: str, index: object) -> _Call | None:
         found = self._ids.get(call_id, [])
         same_index = [call for call in found if index is None or call.index is None or call.index == index]
-        return (same_index or [None])[-1]
+        return same_index[-1] if same_index else None
 
     def _is_other_tool(self, call: _Call, name: str) -> bool:
         """Whether a name can only be that of another call: both are offered, and they are no two halves of one."""

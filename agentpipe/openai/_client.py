@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import aclosing, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from agentpipe._client import ChatClient
 from agentpipe._request import ChatRequest
 from agentpipe._responses import ChatResponseUpdate
+from agentpipe._waist import closing
 from agentpipe.exceptions import ChatClientError
 from agentpipe.openai._assemble import Assembler
 from agentpipe.openai._body import BodyBuilder
@@ -61,9 +62,7 @@ class OpenAIChatClient(ChatClient):
         if client is not None and (base_url is not None or api_key is not None):
             raise ValueError("client has its own base_url and api_key: give either the client, or these")
         if client is not None and aiohttp:
-            raise ValueError(
-                "client has its own transport: give it DefaultAioHttpClient() instead of aiohttp=True here"
-            )
+            raise ValueError("client has its own transport: give it a DefaultAioHttpClient instead of aiohttp=True")
         if timeout is not None and not timeout > 0:
             raise ValueError(f"timeout must be greater than 0 seconds, not {timeout!r}")
         self.model = model or os.environ.get("OPENAI_MODEL") or None
@@ -93,7 +92,7 @@ class OpenAIChatClient(ChatClient):
         updates = self._streamed if request.streaming else self._whole
         assembler = Assembler(bodies.profile, tools.schemas, tools.to_own, keep_raw=self._keep_raw)
         try:
-            async with aclosing(updates(body, request.options.extra_headers, assembler)) as answer:
+            async with closing(updates(body, request.options.extra_headers, assembler)) as answer:
                 async for update in answer:
                     yield update
         except ChatClientError as error:

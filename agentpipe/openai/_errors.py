@@ -31,7 +31,8 @@ LONGEST_WAIT = 600.0
 # What the servers say. Each text is one line by then, so that "." stays within one text.
 _CONTEXT = re.compile(
     r"(maximum|model'?s?|available|exceed\w*|configured).{0,20}context.{0,3}(length|window|size|limit)"
-    r"|context.{0,3}(length|window|size|limit).{0,30}exceed|exceed.{0,40}context|(prompt|input|conversation)( is)? too long"
+    r"|context.{0,3}(length|window|size|limit).{0,30}exceed|exceed.{0,40}context"
+    r"|(prompt|input|conversation)( is)? too long"
     r"|context_overflow|range of input length|input`? tokens \+|inputs` tokens|larger than the maximum context",
     re.I,
 )
@@ -61,8 +62,8 @@ _QUOTA = re.compile(
 )
 _QUOTA_CODES = {"insufficient_quota", "insufficient_balance", "billing_hard_limit_reached"}
 _RATE = re.compile(
-    r"rate.?limit|too many requests|resource.?exhausted|resource has been exhausted|throttl|tokens per (min|day)|requests per"
-    r"|quota|concurrency limit|\btpm\b|\brpm\b|engine_overloaded|at capacity",
+    r"rate.?limit|too many requests|resource.?exhausted|resource has been exhausted|throttl|tokens per (min|day)"
+    r"|requests per|quota|concurrency limit|\btpm\b|\brpm\b|engine_overloaded|at capacity",
     re.I,
 )
 _TOO_LARGE_AT_ONCE = re.compile(r"request too large .{0,160}limit:? ?\d+, requested:? ?\d+", re.I)
@@ -82,7 +83,8 @@ _MODEL_FAILED = re.compile(
     re.I,
 )
 _SERVER = re.compile(
-    r"server.?error|internal|overloaded|unavailable|timed?.?out|timeout|crash|backend|bad gateway|upstream|down\b|try again",
+    r"server.?error|internal|overloaded|unavailable|timed?.?out|timeout|crash|backend|bad gateway|upstream|down\b"
+    r"|try again",
     re.I,
 )
 _NOT_THERE = re.compile(

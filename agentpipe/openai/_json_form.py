@@ -108,8 +108,7 @@ def _message(message: Mapping[str, Any], place: int, names: dict[str, str]) -> M
     contents.extend(_contents(message.get("content"), place))
     if refusal := message.get("refusal"):
         contents.append(RefusalContent(str(refusal)))
-    for call in message.get("tool_calls") or ():
-        contents.append(_call(call, place))
+    contents.extend([_call(call, place) for call in message.get("tool_calls") or ()])
     if isinstance(legacy := message.get("function_call"), Mapping):
         contents.append(_call({"id": new_id("call"), "function": legacy}, place))
     names.update({c.call_id: c.name for c in contents if isinstance(c, FunctionCallContent)})

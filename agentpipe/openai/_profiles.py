@@ -74,7 +74,8 @@ class EndpointProfile:
     tool_images: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "tool_choice", tuple(self.tool_choice))
+        choices = (self.tool_choice,) if isinstance(self.tool_choice, str) else tuple(self.tool_choice)
+        object.__setattr__(self, "tool_choice", choices)
         _one_of("system_role", self.system_role, get_args(SystemRole))
         _one_of("tool_call_content", self.tool_call_content, ("auto", "", None))
         _one_of("tool_id_format", self.tool_id_format, (None, "mistral9"))
