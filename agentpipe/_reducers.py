@@ -88,11 +88,11 @@ class Reduction:
 
 
 class Reducer(ABC):
-    """Makes conversations shorter. Implement `reduce`; a plain async function from messages to messages will also do."""
+    """Makes conversations shorter: implement `reduce`. A plain async function of the messages will also do."""
 
     @abstractmethod
     async def reduce(self, messages: Sequence[Message], session: AgentSession | None = None) -> Reduction:
-        """What to send instead of ``messages``. ``session`` is where the reducer may keep what it wants to find again."""
+        """What to send instead of ``messages``. The reducer may keep in ``session.state`` what it wants to find again."""
 
     async def __call__(self, messages: Sequence[Message]) -> Sequence[Message]:
         """What to send instead of ``messages``."""

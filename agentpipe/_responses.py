@@ -110,8 +110,24 @@ class ChatResponseUpdate(Record):
         return "".join([content.text for content in contents if isinstance(content, TextContent)])
 
     def replace(self, **changes: Any) -> ChatResponseUpdate:
-        """The same update with other fields."""
-        return replace(self, **changes)
+        """The same update with other fields; AttributeError for one that does not exist."""
+        made = ChatResponseUpdate(
+            self.contents,
+            self.role,
+            self.message_id,
+            self.author_name,
+            self.response_id,
+            self.model,
+            self.finish_reason,
+            self.stop_reason,
+            self.usage,
+            self.conversation_id,
+            self.metadata,
+            self.raw,
+        )
+        for name, value in changes.items():
+            setattr(made, name, value)
+        return made
 
 
 @dataclass(frozen=True, slots=True)

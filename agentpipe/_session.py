@@ -140,7 +140,7 @@ class _Turns:
             self._waiting.append((loop, turn))
         try:
             await asyncio.wrap_future(turn)
-        except asyncio.CancelledError:
+        except BaseException:
             if not turn.cancel():  # it came at the same moment
                 self._next()
             raise

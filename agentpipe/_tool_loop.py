@@ -322,7 +322,7 @@ class ToolLoop:
         else:
             self.step = Stop(turn.stopped_below or ("limit" if self._final else "answer"))
         released = turn.release({})
-        self.produced += turn.folder.messages()
+        self.produced += turn.messages()
         return released
 
     def _reason_to_leave_calls(self, calls: Sequence[FunctionCallContent]) -> StopReason | None:
@@ -343,7 +343,7 @@ class ToolLoop:
         turn = self._turn
         turn.drop_held()
         self._usage = _sum(self._usage, turn.folder.usage)
-        self.produced += turn.folder.messages()
+        self.produced += turn.messages()
         calls = turn.open_calls()
         if not calls:
             return []
@@ -372,7 +372,7 @@ class ToolLoop:
             else:
                 self._planned.append(planned)
         released = turn.release(in_place)
-        self.produced += turn.folder.messages()
+        self.produced += turn.messages()
         self._begin_round()
         return released
 
@@ -441,7 +441,7 @@ class ToolLoop:
 
     def seen_messages(self) -> list[Message]:
         """What the model was sent, and what it answered."""
-        return [*self.working, *self._turn.folder.messages()]
+        return [*self.working, *self._turn.messages()]
 
     def record(
         self, planned: PlannedCall, outcome: Outcome, usage: UsageDetails | None = None, *, last: bool = False
@@ -525,7 +525,10 @@ class ToolLoop:
             if not self._pending:
                 self._reading = None
             return
-        new = repaired([*self._turn.folder.messages(), message])
+        turn = self._turn
+        new = [*turn.messages(), message]
+        if turn.answered:
+            new = repaired(new)  # the endpoint's own results stand in the message of their calls
         self.working += new
         self._fresh = sum(1 for m in new if m.role == "tool")
 
@@ -655,6 +658,8 @@ class _Turn:
     """What the model says in one go."""
 
     __slots__ = (
+        "_messages",
+        "ended",
         "_taken",
         "answered",
         "calls",
@@ -670,6 +675,8 @@ class _Turn:
 
     def __init__(self, taken: _Ids) -> None:
         self._taken = taken
+        self._messages: list[Message] | None = None
+        self.ended = False  # all was said, and nothing is held back any more
         self.names: dict[str, str] = {}
         self.folder = ResponseFolder()
         self.calls: list[FunctionCallContent] = []
@@ -702,6 +709,15 @@ class _Turn:
         elif isinstance(content, QUESTIONS):
             self.questions += 1
 
+    def messages(self) -> list[Message]:
+        """What was said; asked for again and again once all of it is there."""
+        if self._messages is not None:
+            return self._messages
+        messages = self.folder.messages()
+        if self.ended:
+            self._messages = messages
+        return messages
+
     def open_calls(self) -> list[FunctionCallContent]:
         return [call for call in self.calls if call.call_id not in self.answered]
 
@@ -726,6 +742,7 @@ class _Turn:
             self.folder.add(update)
             released.append(update)
         self.drop_held()
+        self.ended = True
         return released
 
     def drop_held(self) -> None:

@@ -26,7 +26,6 @@ from agentpipe._messages import (
     RefusalContent,
     TextContent,
 )
-from agentpipe._records import to_json
 from agentpipe._request import ChatRequest
 from agentpipe._responses import ChatResponseUpdate
 from agentpipe._waist import closing
@@ -300,16 +299,25 @@ def _changed(content: Content, change: Change) -> Content:
 
 
 def _changed_call(call: FunctionCallContent, change: Change) -> FunctionCallContent:
-    arguments = _changed_value(call.arguments, change)
-    raw = call.raw_arguments
-    if raw is not None:
-        # The raw text may spell a value with escapes, so where there are arguments it is written anew from them.
-        same = arguments == call.arguments
-        written = json.dumps(to_json(arguments), ensure_ascii=False) if arguments and not same else raw
-        raw = written if arguments else change(raw)
-    invalid = change(call.invalid) if call.invalid else call.invalid
-    changed: FunctionCallContent = _with(call, arguments=arguments, raw_arguments=raw, invalid=invalid)
+    changed: FunctionCallContent = _with(
+        call,
+        arguments=_changed_value(call.arguments, change),
+        raw_arguments=_changed_json(call.raw_arguments, change),
+        invalid=change(call.invalid) if call.invalid else call.invalid,
+    )
     return changed
+
+
+def _changed_json(text: str | None, change: Change) -> str | None:
+    """A JSON text with other texts in it: JSON spells some with escapes, so it is read and written again."""
+    if not text:
+        return text
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return change(text)
+    changed = _changed_value(value, change)
+    return text if changed == value else json.dumps(changed, ensure_ascii=False)
 
 
 def _with_value(content: Any, name: str, change: Change) -> Any:

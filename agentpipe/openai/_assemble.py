@@ -586,6 +586,7 @@ class _TextSplitter:
         self._state = "start"
         self._held = ""
         self._close = _CLOSE
+        self._opened = True  # nothing was thought yet but white space
         self._lone = True  # a lone closing tag may still come
         self._blocks: list[str] = []
 
@@ -609,7 +610,7 @@ class _TextSplitter:
         for opening, closing in _TAGS:
             if lead.startswith(opening):
                 self._state, self._close, self._lone = "thinking", closing, False
-                return lead[len(opening) :].lstrip()
+                return lead[len(opening) :]
         tags = [opening for opening, _ in _TAGS] + ([_BLOCK] if self._recovers else [])
         if self._recovers and lead.startswith(_BLOCK):
             self._state = "block"
@@ -622,6 +623,9 @@ class _TextSplitter:
         return text
 
     def _thinking(self, text: str) -> Iterator[Content]:
+        if self._opened:
+            text = text.lstrip()
+            self._opened = not text
         place = text.find(self._close)
         if place >= 0:
             if thought := text[:place].rstrip():
@@ -834,7 +838,7 @@ class _Calls:
             return None
         if call_id is not None and candidate.id is not None:
             # The id changed: a new call, unless this can only be more of the arguments.
-            return candidate if _only_goes_on(candidate, name, arguments) else None
+            return candidate if _only_goes_on(candidate, index, name, arguments) else None
         if call_id is not None and name and candidate.name and candidate.complete:
             return None  # an id that comes late comes before the call is whole
         if name and candidate.name and candidate.complete and not self._repeats(candidate, name, arguments):
@@ -951,12 +955,14 @@ def _index_of(fragment: Mapping[str, Any]) -> object:
     return index if isinstance(index, int) and not isinstance(index, bool) else None
 
 
-def _only_goes_on(call: _Call, name: str, arguments: object) -> bool:
+def _only_goes_on(call: _Call, index: object, name: str, arguments: object) -> bool:
     """Whether a fragment with another id can be nothing but more of the arguments of ``call``."""
     if call.complete or not isinstance(arguments, str) or not arguments:
         return False
     begins = arguments.lstrip().startswith("{")
-    return (not name and not (begins and call.pieces)) or (name == call.name and bool(call.pieces) and not begins)
+    if name:
+        return index is not None and name == call.name and bool(call.pieces) and not begins
+    return not (begins and call.pieces)
 
 
 def _same_name(one: _Call, other: _Call) -> bool:

@@ -35,10 +35,10 @@ class Place:
         return self.kind(self.url, **settings)
 
 
-@pytest.fixture(params=[PostgresHistoryProvider, RedisHistoryProvider], ids=["postgres", "redis"])
+@pytest.fixture(params=["postgres", "redis"])
 def place(request: pytest.FixtureRequest) -> Place:
-    name = "postgres" if request.param is PostgresHistoryProvider else "redis"
-    return Place(request.param, request.getfixturevalue(name))
+    kind = PostgresHistoryProvider if request.param == "postgres" else RedisHistoryProvider
+    return Place(kind, request.getfixturevalue(request.param))
 
 
 @asynccontextmanager

@@ -199,7 +199,7 @@ def test_many_threads(path: Path) -> None:
             await provider.get_messages(session)
             await provider.add_messages(session, [user(f"{name}{n}")])
 
-    threads = [threading.Thread(target=lambda name=name: asyncio.run(write(name))) for name in "abcd"]  # type: ignore[misc]
+    threads = [threading.Thread(target=lambda name=name: asyncio.run(write(name))) for name in "abcd"]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -217,10 +217,11 @@ async def test_used_again_after_closing(path: Path) -> None:
         await provider.add_messages(session, [user(str(n))])
         await provider.aclose()
     assert len(await provider.get_messages(session)) == 3
-    [thread] = [thread for thread in threading.enumerate() if thread.name == repr(provider)]
     await provider.aclose()
-    thread.join(30)
-    assert not thread.is_alive()
+    for thread in threading.enumerate():
+        if thread.name == repr(provider):
+            thread.join(30)
+            assert not thread.is_alive()
 
 
 async def test_closing_waits_for_what_goes_on(path: Path) -> None:

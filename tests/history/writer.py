@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable
 
 from agentpipe import (
     AgentSession,
@@ -19,7 +20,11 @@ from agentpipe import (
     SQLiteHistoryProvider,
 )
 
-KINDS = {"sqlite": SQLiteHistoryProvider, "postgres": PostgresHistoryProvider, "redis": RedisHistoryProvider}
+KINDS: dict[str, Callable[[str], HistoryProvider]] = {
+    "sqlite": SQLiteHistoryProvider,
+    "postgres": PostgresHistoryProvider,
+    "redis": RedisHistoryProvider,
+}
 SIZE = 3
 
 
