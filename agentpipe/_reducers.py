@@ -92,7 +92,7 @@ class Reducer(ABC):
 
     @abstractmethod
     async def reduce(self, messages: Sequence[Message], session: AgentSession | None = None) -> Reduction:
-        """What to send instead of ``messages``. The reducer may keep in ``session.state`` what it wants to find again."""
+        """What to send instead of ``messages``. What it wants to find again it may keep in the session."""
 
     async def __call__(self, messages: Sequence[Message]) -> Sequence[Message]:
         """What to send instead of ``messages``."""

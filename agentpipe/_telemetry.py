@@ -91,7 +91,7 @@ class Telemetry:
             self._context.detach(token)
 
     def fail(self, span: Span, error: BaseException) -> str:
-        """Mark the span as failed; the error's text, which may quote content, only where content is. Returns the type."""
+        """Mark the span as failed; the text, which may quote content, only where content is. Returns the type."""
         kind = error_type(error)
         span.set_attribute("error.type", kind)
         text = str(error) if self.captures else None

@@ -42,7 +42,7 @@ class LoggingAgent(DelegatingAgent):
 
     async def respond(self, request: ChatRequest) -> AsyncIterator[ChatResponseUpdate]:
         """Run as the agent inside does, and log it."""
-        facts = {
+        facts: dict[str, object] = {
             "agent": self.name,
             "session": request.session.id if request.session is not None else None,
             "streaming": request.streaming or None,

@@ -48,7 +48,7 @@ class LoggingChatClient(DelegatingChatClient):
 
     async def respond(self, request: ChatRequest) -> AsyncIterator[ChatResponseUpdate]:
         """Answer as the client inside does, and log it."""
-        facts = {
+        facts: dict[str, object] = {
             "model": request.options.model,
             "streaming": request.streaming or None,
             "messages": len(request.messages),

@@ -9,7 +9,7 @@ import re
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from agentpipe._client import ChatClient, DelegatingChatClient
 from agentpipe._messages import (
@@ -131,7 +131,8 @@ def _finder(pattern: object) -> Finder:
     if isinstance(pattern, re.Pattern):
         return "secret", _of_regex(pattern)
     if callable(pattern):
-        return re.sub(r"[^A-Za-z0-9]", "", getattr(pattern, "__name__", "")) or "secret", _of_function(pattern)
+        name = re.sub(r"[^A-Za-z0-9]", "", getattr(pattern, "__name__", "")) or "secret"
+        return name, _of_function(cast("Callable[[str], Iterable[str]]", pattern))
     raise TypeError(f"patterns takes names, compiled regular expressions and functions, not {type(pattern).__name__}")
 
 
@@ -185,11 +186,10 @@ class _Hidden:
     def _placeholder(self, label: str, value: str) -> str:
         # Keyed, since the few digits of a phone number could be guessed from a plain hash.
         digest = hmac.new(self._key, value.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
-        for length in range(8, 25, 4):
-            placeholder = f"[{label.upper()[:24]}_{digest[:length]}]"
-            if self._values.setdefault(placeholder, value) == value:
-                break
-        return placeholder
+        length = 8
+        while self._values.setdefault(made := f"[{label.upper()[:24]}_{digest[:length]}]", value) != value:
+            length += 4
+        return made
 
     def restore(self, text: str) -> str:
         """The text with the real values."""
@@ -264,6 +264,7 @@ class _Restorer:
 # ------------------------------------------------------------------------------------------ texts in contents
 
 Change = Callable[[str], str]
+ContentT = TypeVar("ContentT", bound=Content)
 
 
 def _changed_message(message: Message, change: Change) -> Message:
@@ -291,7 +292,7 @@ def _changed(content: Content, change: Change) -> Content:
         call = _changed_call(content.call, change)
         parent = _changed_call(content.parent_call, change) if content.parent_call else None
         asked = _with(content, call=call, parent_call=parent, state=_changed_value(content.state, change))
-        return asked if isinstance(asked, ApprovalRequestContent) else _with_value(asked, "payload", change)
+        return _with_value(asked, "payload", change) if isinstance(asked, InputRequestContent) else asked
     if isinstance(content, ApprovalResponseContent):
         reason = change(content.reason) if content.reason else content.reason
         return _with(_with_value(content, "arguments", change), reason=reason)
@@ -299,13 +300,12 @@ def _changed(content: Content, change: Change) -> Content:
 
 
 def _changed_call(call: FunctionCallContent, change: Change) -> FunctionCallContent:
-    changed: FunctionCallContent = _with(
+    return _with(
         call,
         arguments=_changed_value(call.arguments, change),
         raw_arguments=_changed_json(call.raw_arguments, change),
         invalid=change(call.invalid) if call.invalid else call.invalid,
     )
-    return changed
 
 
 def _changed_json(text: str | None, change: Change) -> str | None:
@@ -320,14 +320,15 @@ def _changed_json(text: str | None, change: Change) -> str | None:
     return text if changed == value else json.dumps(changed, ensure_ascii=False)
 
 
-def _with_value(content: Any, name: str, change: Change) -> Any:
+def _with_value(content: ContentT, name: str, change: Change) -> ContentT:
     return _with(content, **{name: _changed_value(getattr(content, name), change)})
 
 
-def _with(content: Any, **fields: Any) -> Any:
+def _with(content: ContentT, **fields: Any) -> ContentT:
     if all(getattr(content, name) == value for name, value in fields.items()):
         return content
-    return replace(content, **fields)
+    changed: Any = content
+    return cast("ContentT", replace(changed, **fields))
 
 
 def _changed_value(value: Any, change: Change) -> Any:

@@ -56,7 +56,7 @@ class StructuredOutputChatClient(DelegatingChatClient):
         if how == "tool" and not _has_loop(inner._node()):
             raise ValueError("how='tool' needs a FunctionInvokingChatClient inside, which runs the tool")
         self.max_repairs = max_repairs
-        self.how = how
+        self.how: How | None = how
 
     def respond(self, request: ChatRequest) -> AsyncIterator[ChatResponseUpdate]:
         """Answer with what was asked for."""
@@ -118,9 +118,7 @@ def _is_answer(response: ChatResponse) -> bool:
 
 def _complaint(wrong: str, options: ChatOptions) -> TextContent:
     tool = _output_tool(options)
-    again = (
-        "Answer again, with the whole corrected JSON and nothing else" if tool is None else f"Call {tool.name} with it"
-    )
+    again = f"Call {tool.name} with it" if tool else "Answer again, with the whole corrected JSON and nothing else"
     return TextContent(f"That is not the answer that was asked for: {wrong}. {again}.")
 
 
