@@ -12,7 +12,7 @@ from agentpipe._base_agent import BaseAgent
 from agentpipe._client import ChatClient
 from agentpipe._layered import Layered, Node
 from agentpipe._messages import FunctionCallContent, FunctionResultContent, Message
-from agentpipe._options import NO_OPTIONS, ChatOptions, merge
+from agentpipe._options import NO_OPTIONS, ChatOptions, merge, tools_of
 from agentpipe._providers import Context, ContextFunction, ContextProvider, FunctionContextProvider, HistoryProvider
 from agentpipe._request import ChatRequest
 from agentpipe._responses import ROUNDS, ChatResponse, ChatResponseUpdate, ResponseFolder
@@ -105,6 +105,9 @@ class Agent(BaseAgent):
             )
         return None
 
+    def _usual_output(self) -> object:
+        return self.options.response_format
+
     async def aclose(self) -> None:
         """Close the client and the history store."""
         await self.client.aclose()
@@ -114,7 +117,7 @@ class Agent(BaseAgent):
         return (self.client,)
 
     def _settings(self) -> dict[str, object]:
-        tools = [tool.name for tool in self.options.tools or () if hasattr(tool, "name")]
+        tools = [tool.name for tool in tools_of(self.options)]
         told = {"name": self.name, "tools": tools or None}
         return {key: value for key, value in told.items() if value is not None}
 

@@ -197,6 +197,9 @@ class DelegatingAgent(BaseAgent):
         """Answer as the agent inside does."""
         return self.inner.respond(request)
 
+    def _usual_output(self) -> object:
+        return self.inner._usual_output()
+
 
 AgentMiddleware = (
     Callable[[ChatRequest, BaseAgent], AsyncIterator[ChatResponseUpdate]]

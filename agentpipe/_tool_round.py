@@ -122,8 +122,9 @@ class ToolRunner:
         seconds = self.timeout if tool.timeout is None else tool.timeout
         if seconds is None:
             return await _call(tool, context, args, kwargs)
+        limit = asyncio.timeout(seconds)
         try:
-            async with asyncio.timeout(seconds) as limit:
+            async with limit:
                 return await _call(tool, context, args, kwargs)
         except TimeoutError as error:
             if not limit.expired():

@@ -308,7 +308,10 @@ class ToolSet(MutableSequence[Tool]):
 
     def __setitem__(self, index: Any, value: Any) -> None:
         changed = list(self._tools)
-        changed[index] = [as_tool(v) for v in value] if isinstance(index, slice) else as_tool(value)
+        if isinstance(index, slice):
+            changed[index] = [as_tool(each) for each in value]
+        else:
+            changed[index] = as_tool(value)
         self._become(changed)
 
     def __delitem__(self, index: Any) -> None:

@@ -46,7 +46,13 @@ class Responder(Layered):
             request = ChatRequest(as_messages(given), options or NO_OPTIONS, streaming, session, deps, [])
             outermost = True
         output = request.options.response_format
+        if output is None:
+            output = self._usual_output()
         return ResponseStream(self.respond(request), request.late, outermost=outermost, output=output)
+
+    def _usual_output(self) -> object:
+        """The response_format of requests that have none of their own."""
+        return None
 
     async def aclose(self) -> None:
         """Close what this and everything inside it hold open."""

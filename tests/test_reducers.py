@@ -256,9 +256,8 @@ def random_talk(draw: Any) -> list[Message]:
             messages.append(assistant(*calls))
             if draw(st.booleans()):
                 messages.append(user("by the way"))
-            for made in calls:
-                if draw(st.integers(0, 5)):
-                    messages.append(result(made.call_id, "x" * draw(st.integers(0, 400))))
+            told = [made for made in calls if draw(st.integers(0, 5))]
+            messages += [result(made.call_id, "x" * draw(st.integers(0, 400))) for made in told]
         if draw(st.booleans()):
             messages.append(assistant(f"answer {turn}"))
     return numbered(messages)

@@ -43,6 +43,7 @@ class ApprovingAgent(DelegatingAgent):
 
     async def respond(self, request: ChatRequest) -> AsyncIterator[ChatResponseUpdate]:
         """Run, decide, and run on until nothing is left to decide here."""
+        run = _Watched()
         for _ in range(self.max_rounds):
             run = _Watched()
             async with closing(self.inner.respond(request)) as updates:

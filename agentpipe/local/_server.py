@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ def release(settings: ServerSettings) -> None:
 
 def _start(settings: ServerSettings) -> RunningServer:
     try:
-        import xllamacpp
+        xllamacpp: Any = import_module("xllamacpp")
     except ImportError as error:
         raise LocalModelError("the local model needs llama.cpp: pip install 'agentpipe-chat[local]'") from error
     key = secrets.token_urlsafe(24)

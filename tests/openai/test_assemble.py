@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -21,7 +22,20 @@ from agentpipe import (
     UriContent,
 )
 from agentpipe.openai._assemble import usage_of
-from tests.openai.wire import OFFERED, STOP, Json, assembler, calls, delta, fragment, read, sse, streamed, told, whole_of
+from tests.openai.wire import (
+    OFFERED,
+    STOP,
+    Json,
+    assembler,
+    calls,
+    delta,
+    fragment,
+    read,
+    sse,
+    streamed,
+    told,
+    whole_of,
+)
 
 
 def contents(response: ChatResponse) -> list[Any]:
@@ -57,7 +71,9 @@ def test_a_whole_message_at_the_end_of_a_stream_is_not_said_twice() -> None:
     assert streamed(delta(content="hello"), final, end=None).text == "hello world"
     refusal = {"choices": [{"index": 0, "message": {"refusal": "no"}, "finish_reason": "stop"}]}
     assert streamed(delta(refusal="no"), refusal, end=None).refusal == "no"
-    parts = {"choices": [{"index": 0, "message": {"content": [{"type": "text", "text": "hi"}]}, "finish_reason": "stop"}]}
+    parts = {
+        "choices": [{"index": 0, "message": {"content": [{"type": "text", "text": "hi"}]}, "finish_reason": "stop"}]
+    }
     assert streamed(delta(reasoning_content="hm"), parts, end=None).text == "hi"
 
 
@@ -102,7 +118,12 @@ def test_a_refusal_is_no_text() -> None:
         {"reasoning": {"content": "hm"}, "content": "yes"},
         {"reasoning": "hm", "reasoning_details": [{"type": "reasoning.text", "text": "hm"}], "content": "yes"},
         {"reasoning_details": [{"type": "reasoning.summary", "summary": "hm"}], "content": "yes"},
-        {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, {"type": "text", "text": "yes"}]},
+        {
+            "content": [
+                {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},
+                {"type": "text", "text": "yes"},
+            ]
+        },
         {"content": "<think>\nhm\n</think>\n\nyes"},
         {"content": "<thinking>hm</thinking>yes"},
         {"content": "hm\n</think>\n\nyes"},
@@ -119,7 +140,7 @@ def test_a_think_block_may_be_cut_anywhere(places: list[int]) -> None:
     """However the text is cut, a leading block is thought and what follows is text."""
     text = "<think>\nwell, a < b\n</think>\n\nSo a < b, says <b>me</b>."
     edges = sorted({0, len(text), *[min(place, len(text)) for place in places]})
-    pieces = [delta(content=text[start:end]) for start, end in zip(edges, edges[1:], strict=False)]
+    pieces = [delta(content=text[start:end]) for start, end in pairwise(edges)]
     assert told(streamed(*pieces)) == told(streamed(delta(content=text)))
     assert streamed(*pieces).text == "So a < b, says <b>me</b>."
 

@@ -152,7 +152,9 @@ asked = st.lists(st.tuples(st.sampled_from(sorted(OFFERED)), values), min_size=1
 
 def message_of(wanted: list[tuple[str, Any]]) -> Json:
     texts = [json.dumps(arguments, ensure_ascii=False) for _, arguments in wanted]
-    made = [fragment(text, name, f"c{place}") for place, ((name, _), text) in enumerate(zip(wanted, texts, strict=True))]
+    made = [
+        fragment(text, name, f"c{place}") for place, ((name, _), text) in enumerate(zip(wanted, texts, strict=True))
+    ]
     return {"role": "assistant", "content": None, "tool_calls": made}
 
 
@@ -205,7 +207,7 @@ def test_fragments_cost_the_same_each(name: str | None) -> None:
     """Twice the fragments are twice the work, also where each of them could be the end of the arguments."""
 
     def fold(count: int) -> Callable[[], object]:
-        pieces = [',"k%d":{}' % number for number in range(count)]
+        pieces = [f',"k{number}":{{}}' for number in range(count)]
         chunks = [calls(fragment(piece, name, None, 0)) for piece in pieces]
 
         def run() -> None:

@@ -12,7 +12,7 @@ import agentpipe
 from agentpipe.openai._errors import error_of
 
 
-def E(message: str, type: str | None = None, code: Any = None, **more: Any) -> dict[str, Any]:  # noqa: N802
+def E(message: str, type: str | None = None, code: Any = None, **more: Any) -> dict[str, Any]:
     """OpenAI's form of an error."""
     return {"error": {"message": message, "type": type, "code": code, **more}}
 
@@ -138,7 +138,9 @@ def test_refusals(
 
 def test_what_an_error_tells() -> None:
     """Status, code, request id and the endpoint's own words are there."""
-    error = error_of(429, {"x-request-id": "req-1", "retry-after": "3"}, E("slow down", "requests", "rate_limit_exceeded"))
+    error = error_of(
+        429, {"x-request-id": "req-1", "retry-after": "3"}, E("slow down", "requests", "rate_limit_exceeded")
+    )
     assert isinstance(error, agentpipe.RateLimitError)
     assert (error.status, error.code, error.request_id, error.retry_after) == (429, "rate_limit_exceeded", "req-1", 3.0)
     assert "slow down" in str(error)
@@ -162,7 +164,18 @@ def test_an_error_of_any_shape_is_an_error_with_a_message() -> None:
     deep: Any = "the cause"
     for _ in range(40):
         deep = {"error": deep}
-    for body in ("", None, [], {}, deep, {"error": None}, {"error": [1, 2]}, "x" * 10**6, b"\xff\xfe", {"detail": [{"loc": None}]}):
+    for body in (
+        "",
+        None,
+        [],
+        {},
+        deep,
+        {"error": None},
+        {"error": [1, 2]},
+        "x" * 10**6,
+        b"\xff\xfe",
+        {"detail": [{"loc": None}]},
+    ):
         error = error_of(500, {}, body)
         assert isinstance(error, agentpipe.TransportError)
         assert 0 < len(str(error)) < 700

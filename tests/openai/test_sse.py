@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +20,7 @@ def events(*packets: bytes) -> list[bytes]:
 
 def cut(content: bytes, places: list[int]) -> list[bytes]:
     edges = sorted({0, len(content), *[place % (len(content) + 1) for place in places]})
-    return [content[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    return [content[start:end] for start, end in pairwise(edges)]
 
 
 @pytest.mark.parametrize(
