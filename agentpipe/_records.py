@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from datetime import date, datetime
@@ -63,7 +64,13 @@ class Record:
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
         from pydantic_core import core_schema
 
-        inner = _dispatch_schema(cls) if cls._is_family() else _record_schema(cls, handler(source))
+        if _BUILDING.pop(cls, None) is None:
+            # A field of something else: pydantic would share one schema between fields, but not what stands around it.
+            inner: Any = core_schema.no_info_plain_validator_function(cls.model_validate)
+        elif cls._is_family():
+            inner = _dispatch_schema(cls)
+        else:
+            inner = _record_schema(cls, handler(source))
 
         def keep_records(data: object, read: Any) -> object:
             return data if isinstance(data, cls) else read(data)
@@ -132,6 +139,9 @@ def _is_plain(default: object) -> bool:
 
 _WRITTEN: dict[type[Record], tuple[tuple[str, object], ...]] = {}
 _ADAPTERS: dict[type[Record], Any] = {}
+#: The records whose own schema is being made, rather than that of a field somewhere.
+_BUILDING: dict[type[Record], bool] = {}
+_LOCK = threading.RLock()
 
 
 def _adapter(cls: type[Record]) -> Any:
@@ -139,7 +149,9 @@ def _adapter(cls: type[Record]) -> Any:
     if adapter is None:
         from pydantic import TypeAdapter
 
-        adapter = _ADAPTERS[cls] = TypeAdapter(cls)
+        with _LOCK:
+            _BUILDING[cls] = True
+            adapter = _ADAPTERS[cls] = TypeAdapter(cls)
     return adapter
 
 

@@ -12,13 +12,20 @@ from agentpipe._responses import ChatResponseUpdate
 from agentpipe._session import AgentSession
 
 
+class Run:
+    """The mark that all requests of one run carry: what a layer keys by to count, or to stay with a choice, per run."""
+
+    __slots__ = ("__weakref__",)
+
+
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
     """What travels down the pipeline; never changed, ``replace`` makes another.
 
     ``streaming`` matters only to the endpoint (and to a cache). ``session`` and ``deps`` are carried along and never
     sent. ``late`` is where a layer that is closed or cancelled while it works leaves the updates that it can no longer
-    yield: whoever asked folds them in, so that nothing that a tool did is forgotten.
+    yield: whoever asked folds them in, so that nothing that a tool did is forgotten. ``run`` is the same in every
+    request that comes of one outermost call.
     """
 
     messages: Sequence[Message]
@@ -27,6 +34,7 @@ class ChatRequest:
     session: AgentSession | None = None
     deps: Any = field(default=None, repr=False)
     late: list[ChatResponseUpdate] | None = field(default=None, repr=False, compare=False)
+    run: Run | None = field(default=None, repr=False, compare=False)
 
     def replace(self, **changes: Any) -> ChatRequest:
         """The same request with other fields; TypeError for a field that does not exist."""
@@ -37,6 +45,7 @@ class ChatRequest:
             "session": self.session,
             "deps": self.deps,
             "late": self.late,
+            "run": self.run,
         }
         made.update(changes)
         return ChatRequest(**made)

@@ -14,7 +14,7 @@ from typing import Any, Generic, Self, TypeVar, cast
 from agentpipe._layered import Layered, is_function, is_live, name_of
 from agentpipe._messages import Input, as_messages
 from agentpipe._options import NO_OPTIONS, ChatOptions
-from agentpipe._request import ChatRequest
+from agentpipe._request import ChatRequest, Run
 from agentpipe._responses import ChatResponse, ChatResponseUpdate, ResponseStream
 from agentpipe._session import AgentSession
 
@@ -41,9 +41,9 @@ class Responder(Layered):
             if options or session is not None or deps is not None:
                 raise TypeError("a ChatRequest has its own options, session and deps: use request.replace(...)")
             late, outermost = given.late, given.late is None
-            request = given.replace(streaming=streaming, late=[] if late is None else late)
+            request = given.replace(streaming=streaming, late=[] if late is None else late, run=given.run or Run())
         else:
-            request = ChatRequest(as_messages(given), options or NO_OPTIONS, streaming, session, deps, [])
+            request = ChatRequest(as_messages(given), options or NO_OPTIONS, streaming, session, deps, [], Run())
             outermost = True
         output = request.options.response_format
         if output is None:

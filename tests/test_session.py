@@ -24,6 +24,7 @@ from agentpipe._history_contract import EVERY_CONTENT, HARD_TEXTS
 
 read = AgentSession.model_validate_json
 texts = st.text(st.one_of(st.characters(), st.sampled_from('\0\ud800\udfff\\"é')), max_size=10)
+zones = st.timedeltas(timedelta(hours=-23), timedelta(hours=23)).map(timezone)
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | texts,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
@@ -49,7 +50,7 @@ def nested(depth: int) -> str:
     st.none() | texts,
     st.dictionaries(texts, values, max_size=4),
     st.lists(texts, max_size=3),
-    st.none() | st.datetimes(timezones=st.timezones()),
+    st.none() | st.datetimes(timezones=zones),
 )
 def test_round_trip(
     id: str | None, conversation_id: str | None, state: dict[str, Any], said: list[str], created_at: datetime | None
@@ -60,7 +61,7 @@ def test_round_trip(
         conversation_id=conversation_id,
         state=state,
         messages=[Message("user", text, text) for text in said],
-        created_at=created_at and created_at.replace(fold=0),
+        created_at=created_at,
     )
     dumped = session.model_dump_json()
     assert same(read(dumped.encode()), session)

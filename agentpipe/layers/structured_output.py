@@ -16,7 +16,7 @@ from agentpipe._responses import ChatResponse, ChatResponseUpdate, ResponseFolde
 from agentpipe._schema import OutputType, output_type
 from agentpipe._tools import FunctionTool
 from agentpipe._waist import closing
-from agentpipe.exceptions import OutputError, ToolError
+from agentpipe.exceptions import OutputError, ToolError, ToolLoopError
 
 How = Literal["native", "tool", "prompt"]
 
@@ -71,7 +71,7 @@ class StructuredOutputChatClient(DelegatingChatClient):
         everything = ResponseFolder()
         for repairs_left in range(self.max_repairs, -1, -1):
             answer = ResponseFolder()
-            async with closing(self.inner.respond(down)) as updates:
+            async with closing(self._attempt(down)) as updates:
                 async for update in updates:
                     answer.add(update)
                     everything.add(update)
@@ -86,6 +86,16 @@ class StructuredOutputChatClient(DelegatingChatClient):
             everything.add(question)
             yield question
             down = _asking_again(down, response, Message("user", tuple(question.contents), question.message_id))
+
+    async def _attempt(self, request: ChatRequest) -> AsyncIterator[ChatResponseUpdate]:
+        try:
+            async with closing(self.inner.respond(request)) as updates:
+                async for update in updates:
+                    yield update
+        except ToolLoopError as error:
+            if _failed_at_answer(error, request.options):
+                raise OutputError(str(error), response=error.response) from error
+            raise
 
 
 _IN_WORDS = "Answer with one JSON object and nothing else. It has to fit this JSON schema:\n{schema}"
@@ -106,6 +116,14 @@ def _what_is_wrong(response: ChatResponse, output: OutputType[Any]) -> str | Non
         cut_off = "the answer was cut off at the limit of output tokens; " if response.finish_reason == "length" else ""
         return f"{cut_off}{error}"
     return None
+
+
+def _failed_at_answer(error: ToolLoopError, options: ChatOptions) -> bool:
+    """Whether it was the arguments of the answer that the loop gave up on."""
+    tool = _output_tool(options)
+    if tool is None or error.response is None or not error.response.function_results:
+        return False
+    return error.response.function_results[-1].name == tool.name
 
 
 def _is_answer(response: ChatResponse) -> bool:

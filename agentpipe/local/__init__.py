@@ -8,29 +8,33 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from agentpipe._client import ChatClient
-from agentpipe._layered import Layered
 from agentpipe._request import ChatRequest
 from agentpipe._responses import ChatResponseUpdate
 from agentpipe._waist import closing
-from agentpipe.local._server import TEMPLATE, ServerSettings, acquire, release
+from agentpipe.local._server import TEMPLATE, RunningServer, ServerSettings, acquire, release
 from agentpipe.local._weights import LocalModelError, Progress, cache_dir, no_progress, weights
 from agentpipe.openai import EndpointProfile, OpenAIChatClient
+from agentpipe.openai._transport import Transport
 
 __all__ = ["LocalChatClient", "LocalModelError", "cache_dir", "weights"]
 
+MODEL = "SmolLM2-135M-Instruct"
 #: What llama.cpp's server takes, with the template of this package.
 PROFILE = EndpointProfile(tool_choice=("auto", "none", "required"), tool_call_content="", strict_tools=False)
+#: Stands for the address and the key of a server that has not been started.
+_NOT_YET = "http://127.0.0.1"
 
 
-class LocalChatClient(ChatClient):
+class LocalChatClient(OpenAIChatClient):
     """A chat client on a model that runs in this process.
 
-    The first request fetches the weights, if they are not in the cache yet (98 MB), and starts llama.cpp's server on
-    loopback with a random key. Clients with the same settings share a server.
+    It is an `OpenAIChatClient` of llama.cpp's own server. The first request fetches the weights, if they are
+    not in the cache yet (98 MB), and starts that server on loopback with a random key. Clients with the same settings
+    share a server; the last one that is closed stops it, and so does the end of the process.
 
     Args:
         path: A GGUF file of your own; AGENTPIPE_LOCAL_MODEL by default, else SmolLM2-135M-Instruct.
@@ -73,59 +77,49 @@ class LocalChatClient(ChatClient):
         self.context = context
         self.parallel = parallel
         self.max_output_tokens = max_output_tokens
+        super().__init__(self.path.stem if self.path else MODEL, base_url=_NOT_YET, api_key=_NOT_YET, profile=PROFILE)
         self._progress = progress
-        self._settings_used: ServerSettings | None = None
-        self._client: OpenAIChatClient | None = None
-        self._starting: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
+        self._lock = threading.Lock()
+        self._server: RunningServer | None = None
 
-    @property
-    def model(self) -> str:
-        """The name of the model."""
-        return self.path.stem if self.path is not None else "SmolLM2-135M-Instruct"
+    async def start(self) -> None:
+        """Fetch the weights and start the server, if that is still to be done, so that the first request is quick."""
+        if self._server is None:
+            await asyncio.to_thread(self._start)
 
-    async def start(self) -> OpenAIChatClient:
-        """Fetch the weights and start the server, if that is still to be done; the client of its endpoint."""
-        if self._client is None:
-            loop = asyncio.get_running_loop()
-            if self._starting is None or self._starting[0] is not loop:
-                self._starting = (loop, asyncio.Lock())
-            async with self._starting[1]:
-                if self._client is None:
-                    self._client = await asyncio.to_thread(self._start)
-        return self._client
-
-    def _start(self) -> OpenAIChatClient:
-        path = self.path or weights(progress=self._progress)
-        settings = ServerSettings(path, self.template, self.threads, self.context, self.parallel)
-        running = acquire(settings)
-        self._settings_used = settings
-        return OpenAIChatClient(self.model, base_url=running.base_url, api_key=running.key, profile=PROFILE)
+    def _start(self) -> None:
+        with self._lock:
+            if self._server is not None:
+                return
+            path = self.path or weights(progress=self._progress)
+            server = acquire(ServerSettings(path, self.template, self.threads, self.context, self.parallel))
+            self.base_url = server.base_url
+            self._transport = Transport(
+                base_url=server.base_url, api_key=server.key, headers=None, timeout=None, aiohttp=False, client=None
+            )
+            self._server = server
 
     async def respond(self, request: ChatRequest) -> AsyncIterator[ChatResponseUpdate]:
-        """Ask the model."""
-        client = await self.start()
+        """Ask the model. Raises LocalModelError where there is none, and what `OpenAIChatClient` raises."""
+        await self.start()
         if request.options.max_output_tokens is None:
             # A model this small may go on for ever.
             request = request.replace(options=request.options.replace(max_output_tokens=self.max_output_tokens))
-        async with closing(client.respond(request)) as updates:
+        async with closing(super().respond(request)) as updates:
             async for update in updates:
                 yield update
 
     async def aclose(self) -> None:
-        """Stop the server, unless another client uses it. A later request starts it again."""
-        client, self._client = self._client, None
-        if client is not None:
-            await client.aclose()
-        settings, self._settings_used = self._settings_used, None
-        if settings is not None:
-            await asyncio.to_thread(release, settings)
+        """Stop the server, unless another client uses it; what is being answered breaks off. A later request starts it
+        again."""
+        await super().aclose()
+        await asyncio.to_thread(self._stop)
 
-    async def _leave_loop(self) -> None:
-        if self._client is not None:
-            await self._client._leave_loop()
-
-    def _inside(self) -> tuple[Layered, ...]:
-        return ()
+    def _stop(self) -> None:
+        with self._lock:
+            server, self._server = self._server, None
+            if server is not None:
+                release(server)
 
     def _settings(self) -> dict[str, object]:
         return {"model": self.model}

@@ -33,13 +33,16 @@ _DRAIN = 0.1
 class _Pool:
     """An HTTP client that several chat clients use."""
 
-    def __init__(self, http_client: Any) -> None:
+    def __init__(self, http_client: Any, pools: dict[tuple[object, ...], _Pool], key: tuple[object, ...]) -> None:
         self.http_client = http_client
         self.users = 0
+        self._pools = pools
+        self._key = key
         self._guard = self._until_the_loop_ends()
 
     async def open(self) -> None:
-        """Tell the running loop of this pool."""
+        """Let others find it, and tell the running loop of it."""
+        self._pools[self._key] = self
         await self._guard.__anext__()
 
     async def _until_the_loop_ends(self) -> AsyncGenerator[None, None]:
@@ -47,9 +50,12 @@ class _Pool:
         try:
             yield
         finally:
+            if self._pools.get(self._key) is self:
+                del self._pools[self._key]
             await self.http_client.aclose()
 
     async def aclose(self) -> None:
+        """Close its connections."""
         await self._guard.aclose()
 
 
@@ -202,7 +208,7 @@ class Transport:
         key = (self._timeout, self._aiohttp, secure)
         pool = pools.get(key)
         if pool is None:
-            pool = pools[key] = _Pool(self._http_client(secure))
+            pool = _Pool(self._http_client(secure), pools, key)
             await pool.open()
         pool.users += 1
         return pool
@@ -243,9 +249,6 @@ class Transport:
         pool = entry[1]
         pool.users -= 1
         if pool.users == 0:
-            pools = _POOLS.get(loop, {})
-            for key in [key for key, known in pools.items() if known is pool]:
-                del pools[key]
             await pool.aclose()
 
     # -------------------------------------------------------------------------------------------- errors
@@ -263,7 +266,7 @@ class Transport:
         if isinstance(error, openai.APIStatusError):
             response = error.response
             return error_of(response.status_code, response.headers, _body_of(response))
-        if isinstance(error, openai.APITimeoutError) or _is_timeout(error):
+        if _is_timeout(error):
             return TransportError("the endpoint did not answer in time", code="timeout")
         if isinstance(error, openai.APIConnectionError) or _is_transport_error(error):
             return TransportError(f"the endpoint at {self.shown_url} {_why(error)}")
@@ -335,13 +338,24 @@ def _is_transport_error(error: BaseException) -> bool:
 
 
 def _is_timeout(error: BaseException) -> bool:
-    return isinstance(error, TimeoutError) or any(name.endswith("TimeoutException") for name in _kinds(error))
+    said = ("TimeoutException", "APITimeoutError")
+    if not isinstance(error, TimeoutError) and not any(name.endswith(said) for name in _kinds(error)):
+        return False
+    # Some transports call every failure to connect a timeout.
+    root = _root(error)
+    return not isinstance(root, ConnectionError) and "Disconnected" not in type(root).__name__
+
+
+def _root(error: BaseException) -> BaseException:
+    """The innermost failure that an error came of."""
+    root, link = error, error.__cause__ or error.__context__
+    while link is not None and _is_transport_error(link):
+        root, link = link, link.__cause__ or link.__context__
+    return root
 
 
 def _why(error: BaseException) -> str:
-    root = error
-    while root.__cause__ is not None:
-        root = root.__cause__
+    root = _root(error)
     name = type(root).__name__
     if "Connect" in name or isinstance(root, ConnectionRefusedError):
         return f"cannot be reached ({root or name})"

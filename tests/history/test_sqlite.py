@@ -283,7 +283,7 @@ else:
 def run(program: str) -> list[str]:
     """What ``program`` prints; nothing may appear on stderr."""
     done = subprocess.run(
-        [sys.executable, "-X", "dev", "-c", program], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-W", "default", "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.stderr, done.returncode) == ("", 0)
     return done.stdout.splitlines()

@@ -284,7 +284,7 @@ def test_all_constraints_of_a_strict_template_at_once() -> None:
                               assistant_prefill=False, tool_id_format="mistral9", tool_call_content="")  # fmt: skip
     body = body_of([*HISTORY, result_with_image("none"), user(IMAGE)], profile, tools=[add], instructions="Zero.")
     rules = {"forbid_role": ["system"], "no_user_after_tool": True, "last_role": ["user"], "no_null_content": True,
-             "tool_id_pattern": "[a-zA-Z0-9]{9}", "alternate": True}  # fmt: skip
+             "tool_id_pattern": "[a-zA-Z0-9]{9}"}  # fmt: skip
     assert broken(rules, body) is None
 
 
