@@ -24,7 +24,7 @@ from agentpipe._history_contract import EVERY_CONTENT, HARD_TEXTS
 
 read = AgentSession.model_validate_json
 texts = st.text(st.one_of(st.characters(), st.sampled_from('\0\ud800\udfff\\"é')), max_size=10)
-zones = st.timedeltas(timedelta(hours=-23), timedelta(hours=23)).map(timezone)
+zones = st.integers(-1439, 1439).map(lambda minutes: timezone(timedelta(minutes=minutes)))
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | texts,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),

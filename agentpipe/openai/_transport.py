@@ -7,7 +7,6 @@ costs no new TLS context, and its connections are there already. A pool ends wit
 from __future__ import annotations
 
 import asyncio
-import os
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -225,20 +224,27 @@ class Transport:
         )
 
     def _http_client(self, secure: bool) -> Any:
+        from urllib.request import getproxies
+
         import httpx2
         import openai
 
-        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=1000, keepalive_expiry=KEEPALIVE)
-        timeout = httpx2.Timeout(
-            self._timeout or READ_TIMEOUT, connect=min(CONNECT_TIMEOUT, self._timeout or READ_TIMEOUT)
-        )
-        settings: dict[str, Any] = {"limits": limits, "timeout": timeout}
+        silence = self._timeout or READ_TIMEOUT
+        settings: dict[str, Any] = {"timeout": httpx2.Timeout(silence, connect=min(CONNECT_TIMEOUT, silence))}
+        proxies = bool(getproxies())
+        # At http there is nothing to verify, and loading certificates takes 30 ms. Without any, nothing passes.
+        bare = not secure and not proxies
+        verify = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if bare else httpx2.create_ssl_context()
         if self._aiohttp:
-            return openai.DefaultAioHttpClient(**settings)
-        if not secure and not _has_proxy():
-            # There is nothing to verify, and loading certificates takes 30 ms. Without any, nothing passes.
-            settings["verify"] = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        return openai.DefaultAsyncHttpx2Client(**settings)
+            # None would be aiohttp's own limit of 100, zero is no limit.
+            limits = httpx2.Limits(max_connections=0, keepalive_expiry=KEEPALIVE)
+            return openai.DefaultAioHttpClient(verify=verify, limits=limits, **settings)
+        if proxies:
+            limits = httpx2.Limits(max_connections=None, keepalive_expiry=KEEPALIVE)
+            return openai.DefaultAsyncHttpx2Client(verify=verify, limits=limits, **settings)
+        from agentpipe.openai._spread import SpreadTransport
+
+        return openai.DefaultAsyncHttpx2Client(transport=SpreadTransport(verify, KEEPALIVE), **settings)
 
     async def aclose(self) -> None:
         """Let go of the pool of the running event loop; its last user closes it. A later request opens another."""
@@ -313,10 +319,6 @@ def without_secrets_in_url(url: str) -> str:
 
 def _is_secret(header: str) -> bool:
     return any(word in header.lower() for word in ("auth", "key", "token", "secret", "cookie"))
-
-
-def _has_proxy() -> bool:
-    return any(os.environ.get(name) for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"))
 
 
 def _body_of(response: Any) -> object:

@@ -225,7 +225,7 @@ async def test_what_is_no_answer_passes_untouched(streaming: bool) -> None:
     for how in ("native", "tool", "prompt"):
         for tools, step, stop_reason in cases:
             client = ScriptedChatClient(step, step, step)
-            stack = StructuredOutputChatClient(FunctionInvokingChatClient(client), how=how)  # type: ignore[arg-type]
+            stack = StructuredOutputChatClient(FunctionInvokingChatClient(client), how=how)
             options = AS_CITY.replace(tools=tools, loop=LoopLimits(max_iterations=1, on_limit="return"))
             response = await ask(stack, "?", streaming, options=options)
             assert response.stop_reason == stop_reason

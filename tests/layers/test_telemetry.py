@@ -66,8 +66,8 @@ class Telemetry:
         names: dict[int, str] = {}
         for span in self.spans:
             same = sum(1 for name in names.values() if name.split("#")[0] == span.name)
-            names[span.context.span_id] = f"{span.name}#{same + 1}" if same else span.name  # type: ignore[union-attr]
-        parents = {names[s.context.span_id]: s.parent for s in self.spans}  # type: ignore[union-attr]
+            names[span.context.span_id] = f"{span.name}#{same + 1}" if same else span.name
+        parents = {names[s.context.span_id]: s.parent for s in self.spans}
         return {name: names[parent.span_id] if parent else None for name, parent in parents.items()}
 
     def points(self, name: str) -> list[Any]:
@@ -135,7 +135,8 @@ async def test_above_and_below_a_retry(telemetry: Telemetry, streaming: bool) ->
     """Below the retries, where people want it, each attempt has a span; above them there is one for all."""
     layer = partial(TelemetryChatClient, **telemetry.providers)
     retry = partial(RetryingChatClient, wait_initial=0.0)
-    for stack, expected in (([retry, layer], 2), ([layer, retry], 1)):
+    stacks: list[tuple[list[Any], int]] = [([retry, layer], 2), ([layer, retry], 1)]
+    for stack, expected in stacks:
         telemetry.exporter.clear()
         client = ScriptedChatClient(TransportError("down"), "up", model="gpt")
         await ask(pipeline(*stack, client), "go", streaming)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
@@ -202,6 +203,34 @@ async def test_many_at_once(aiohttp: bool) -> None:
     async with StrictEndpoint(*["hello"] * 200) as endpoint, client_of(endpoint, aiohttp) as client:
         answers = await asyncio.gather(*[ask(client, bool(number % 2)) for number in range(200)])
         assert [answer.text for answer in answers] == ["hello"] * 200
+
+
+async def test_idle_connections_cost_nothing(aiohttp: bool) -> None:
+    """After many calls at once their connections are kept, and a single call does not look at each of them."""
+    async with StrictEndpoint(*["hello"] * 400) as endpoint, client_of(endpoint, aiohttp) as client:
+        await ask(client, False)
+        before = await events_of(lambda: ask(client, False))
+        await asyncio.gather(*[ask(client, False) for _ in range(150)])
+        assert endpoint.open == endpoint.connections > 100
+        events_of_one_call = await events_of(lambda: ask(client, False))
+        assert events_of_one_call < 1.5 * before
+        assert endpoint.open == endpoint.connections
+
+
+async def events_of(function: Callable[[], Awaitable[object]]) -> int:
+    """How many calls of functions an awaitable makes, those of the endpoint beside it included."""
+    count = 0
+
+    def note(frame: object, event: str, argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        await function()
+    finally:
+        sys.setprofile(None)
+    return count
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
