@@ -44,6 +44,11 @@ if TYPE_CHECKING:
     from agentpipe._providers import Context as Context
     from agentpipe._providers import ContextProvider as ContextProvider
     from agentpipe._providers import HistoryProvider as HistoryProvider
+    from agentpipe._reducers import Reducer as Reducer
+    from agentpipe._reducers import SlidingWindowReducer as SlidingWindowReducer
+    from agentpipe._reducers import SummarizingReducer as SummarizingReducer
+    from agentpipe._reducers import ToolResultReducer as ToolResultReducer
+    from agentpipe._reducers import TruncatingReducer as TruncatingReducer
     from agentpipe._request import ChatRequest as ChatRequest
     from agentpipe._responses import ChatResponse as ChatResponse
     from agentpipe._responses import ChatResponseUpdate as ChatResponseUpdate
@@ -55,6 +60,7 @@ if TYPE_CHECKING:
     from agentpipe._tools import ToolContext as ToolContext
     from agentpipe._tools import current_tool_context as current_tool_context
     from agentpipe._tools import tool as tool
+    from agentpipe._waist import closing as closing
     from agentpipe.agent_layers.approving import ApprovingAgent as ApprovingAgent
     from agentpipe.agent_layers.logging import LoggingAgent as LoggingAgent
     from agentpipe.agent_layers.telemetry import TelemetryAgent as TelemetryAgent
@@ -78,6 +84,9 @@ if TYPE_CHECKING:
     from agentpipe.history.postgres import PostgresHistoryProvider as PostgresHistoryProvider
     from agentpipe.history.redis import RedisHistoryProvider as RedisHistoryProvider
     from agentpipe.history.sqlite import SQLiteHistoryProvider as SQLiteHistoryProvider
+    from agentpipe.layers._cache_stores import MemoryCache as MemoryCache
+    from agentpipe.layers._cache_stores import SQLiteCache as SQLiteCache
+    from agentpipe.layers._rate_limiter import RateLimiter as RateLimiter
     from agentpipe.layers.caching import CachingChatClient as CachingChatClient
     from agentpipe.layers.configure_options import ConfigureOptionsChatClient as ConfigureOptionsChatClient
     from agentpipe.layers.fallback import FallbackChatClient as FallbackChatClient
@@ -91,6 +100,7 @@ if TYPE_CHECKING:
     from agentpipe.layers.routing import RoutingChatClient as RoutingChatClient
     from agentpipe.layers.structured_output import StructuredOutputChatClient as StructuredOutputChatClient
     from agentpipe.layers.telemetry import TelemetryChatClient as TelemetryChatClient
+    from agentpipe.layers.usage_limit import TokenPrices as TokenPrices
     from agentpipe.layers.usage_limit import UsageLimitChatClient as UsageLimitChatClient
     from agentpipe.openai import EndpointProfile as EndpointProfile
     from agentpipe.openai import OpenAIChatClient as OpenAIChatClient
@@ -141,38 +151,48 @@ __all__ = [
     "LoggingAgent",
     "LoggingChatClient",
     "LoopLimits",
+    "MemoryCache",
     "Message",
     "OpenAIChatClient",
     "OutputError",
     "PostgresHistoryProvider",
     "ProgressContent",
     "RateLimitError",
+    "RateLimiter",
     "RateLimitingChatClient",
     "ReasoningContent",
     "RecordingChatClient",
     "RedactingChatClient",
     "RedisHistoryProvider",
+    "Reducer",
     "ReducingChatClient",
     "RefusalContent",
     "ResponseStream",
     "RetryingChatClient",
     "RoutingChatClient",
+    "SQLiteCache",
     "SQLiteHistoryProvider",
+    "SlidingWindowReducer",
     "StructuredOutputChatClient",
+    "SummarizingReducer",
     "TelemetryAgent",
     "TelemetryChatClient",
     "TextContent",
     "ThoughtContent",
+    "TokenPrices",
     "ToolContext",
     "ToolError",
     "ToolLoopError",
+    "ToolResultReducer",
     "TransportError",
+    "TruncatingReducer",
     "UnknownContent",
     "UriContent",
     "UsageDetails",
     "UsageLimitChatClient",
     "UsageLimitError",
     "assistant",
+    "closing",
     "current_tool_context",
     "pipeline",
     "system",
@@ -217,6 +237,11 @@ _HOMES = {
     "history.postgres": ("PostgresHistoryProvider",),
     "history.redis": ("RedisHistoryProvider",),
     "history.sqlite": ("SQLiteHistoryProvider",),
+    "layers._cache_stores": (
+        "MemoryCache",
+        "SQLiteCache",
+    ),
+    "layers._rate_limiter": ("RateLimiter",),
     "layers.caching": ("CachingChatClient",),
     "layers.configure_options": ("ConfigureOptionsChatClient",),
     "layers.fallback": ("FallbackChatClient",),
@@ -230,7 +255,10 @@ _HOMES = {
     "layers.routing": ("RoutingChatClient",),
     "layers.structured_output": ("StructuredOutputChatClient",),
     "layers.telemetry": ("TelemetryChatClient",),
-    "layers.usage_limit": ("UsageLimitChatClient",),
+    "layers.usage_limit": (
+        "TokenPrices",
+        "UsageLimitChatClient",
+    ),
     "_messages": (
         "ApprovalRequestContent",
         "ApprovalResponseContent",
@@ -266,6 +294,13 @@ _HOMES = {
         "ContextProvider",
         "HistoryProvider",
     ),
+    "_reducers": (
+        "Reducer",
+        "SlidingWindowReducer",
+        "SummarizingReducer",
+        "ToolResultReducer",
+        "TruncatingReducer",
+    ),
     "_request": ("ChatRequest",),
     "_responses": (
         "ChatResponse",
@@ -281,6 +316,7 @@ _HOMES = {
         "current_tool_context",
         "tool",
     ),
+    "_waist": ("closing",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -187,8 +187,8 @@ class ToolResultReducer(Reducer):
         length = len(content.text)
         if length <= self.max_chars and not content.contents:
             return content
-        told = f"[old result left out: {length} characters]"
-        return replace(content, result=told, contents=())
+        files = f", {len(content.contents)} file(s)" if content.contents else ""
+        return replace(content, result=f"[old result left out: {length} characters{files}]", contents=())
 
     def __repr__(self) -> str:
         return f"ToolResultReducer(keep_rounds={self.keep_rounds}, max_chars={self.max_chars})"
@@ -208,7 +208,7 @@ class SummarizingReducer(Reducer):
 
     The summary is kept in ``session.state``, so that the next turn does not pay for it again; without a session, or
     with messages that have no ids, each call that is too long pays. The call is private: nothing of it is seen in
-    the answer but its usage.
+    the answer but its usage. The client has to be able to read what it is to summarise in one go.
 
     Args:
         client: What writes the summary.

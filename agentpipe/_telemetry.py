@@ -215,8 +215,9 @@ def error_type(error: BaseException) -> str:
 
 
 def endpoint_attributes(layered: Layered, provider_name: str | None) -> tuple[Attributes, str | None]:
-    """What is known of the endpoint below: its attributes, and the model that it asks by default."""
-    endpoint = next((layer for layer in layered._walk() if hasattr(layer, "model")), None)
+    """What is known of the endpoint below, where there is but one: its attributes, and the model that it asks."""
+    endpoints = [layer for layer in layered._walk() if hasattr(layer, "model")]
+    endpoint = endpoints[0] if len(endpoints) == 1 else None
     attributes: Attributes = {"gen_ai.provider.name": provider_name or "agentpipe"}
     if endpoint is not None and hasattr(endpoint, "base_url"):
         url = urlsplit(getattr(endpoint, "base_url", None) or "https://api.openai.com/v1")

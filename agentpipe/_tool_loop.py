@@ -659,10 +659,10 @@ class _Turn:
 
     __slots__ = (
         "_messages",
-        "ended",
         "_taken",
         "answered",
         "calls",
+        "ended",
         "folder",
         "held",
         "holding",

@@ -1,10 +1,10 @@
-"""What tests of an agent need: a client that answers from a script."""
+"""What tests of an agent need: a client that answers from a script, and the contract of history stores."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentpipe._client import ChatClient
 from agentpipe._messages import (
@@ -17,6 +17,11 @@ from agentpipe._messages import (
 )
 from agentpipe._request import ChatRequest
 from agentpipe._responses import ChatResponse, ChatResponseUpdate, FinishReason, UsageDetails
+
+if TYPE_CHECKING:
+    from agentpipe._history_contract import HistoryProviderContract as HistoryProviderContract
+
+__all__ = ["HistoryProviderContract", "ScriptedChatClient", "Step", "call"]
 
 #: One answer: text, contents, a message, a response, updates as they are, an error to raise, or a function of the
 #: request that returns (or is awaited for) one of these.
@@ -112,3 +117,11 @@ async def _resolve(step: Any, request: ChatRequest) -> Any:
         if hasattr(step, "__await__"):
             step = await step
     return step
+
+
+def __getattr__(name: str) -> object:
+    if name != "HistoryProviderContract":
+        raise AttributeError(f"module 'agentpipe.testing' has no attribute {name!r}")
+    from agentpipe._history_contract import HistoryProviderContract  # needs pytest, which not every user of this has
+
+    return HistoryProviderContract

@@ -134,9 +134,9 @@ async def test_old_results_become_a_line() -> None:
     told = [
         content for message in reduced for content in message.contents if isinstance(content, FunctionResultContent)
     ]
-    assert [content.text[:38] for content in told[:3]] == [
+    assert [content.text[:46] for content in told[:3]] == [
         "[old result left out: 900 characters]",
-        "[old result left out: 0 characters]",
+        "[old result left out: 0 characters, 1 file(s)]",
         "short",
     ]
     assert told[0].is_error

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from agentpipe import (
     AgentPipeError,
     ChatOptions,
+    ChatRequest,
     ChatResponse,
     ChatResponseUpdate,
     FunctionCallContent,
@@ -172,10 +173,15 @@ async def test_a_stream_that_was_left_has_no_response() -> None:
 
 async def test_cancelling_closes_what_is_under_it() -> None:
     """Cancelling whoever reads a stream closes the client under it."""
-    client = ScriptedChatClient(lambda request: asyncio.Event().wait())
+    asked = asyncio.Event()
+
+    async def hang(request: ChatRequest) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    client = ScriptedChatClient(hang)
     task = asyncio.ensure_future(client.get_response("go"))
-    while not client.requests:
-        await asyncio.sleep(0)
+    await asked.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -185,10 +191,8 @@ async def test_cancelling_closes_what_is_under_it() -> None:
 async def test_the_object_so_far() -> None:
     """partial_output gives the JSON values of a structured answer while it comes."""
     client = ScriptedChatClient('{"value": [1, 2, 3]}', piece=4)
-    seen = []
     async with client.stream("go", ChatOptions(response_format=list[int])) as stream:
-        async for _ in stream:
-            seen.append(stream.partial_output)
+        seen = [stream.partial_output async for _ in stream]
     assert seen[-1] == [1, 2, 3]
     assert seen[0] is None
     assert (await stream.get_response()).parse(list[int]) == [1, 2, 3]

@@ -65,6 +65,8 @@ class TelemetryAgent(DelegatingAgent):
         """Run as the agent inside does, within a span."""
         measured = self._measured()
         span = self._telemetry.start(f"invoke_agent {self.name or ''}".rstrip(), self._asked(request, measured))
+        if self._telemetry.captures and span.is_recording():
+            span.set_attributes(input_attributes(request))
         down = with_tool_spans(request, self._tool_spans)
         stream = SpanStream(self._telemetry, span, measured)
         async with closing(stream.updates(lambda: self.inner.respond(down), self._complete)) as updates:
@@ -83,11 +85,11 @@ class TelemetryAgent(DelegatingAgent):
             attributes["gen_ai.agent.description"] = self.description
         if request.session is not None:
             attributes["gen_ai.conversation.id"] = request.session.id
-        return {**attributes, **input_attributes(request)} if self._telemetry.captures else attributes
+        return attributes
 
     def _complete(self, stream: SpanStream) -> None:
         response = stream.folder.response()
         stream.span.set_attributes(response_attributes(response))
-        if self._telemetry.captures and response.messages:
+        if self._telemetry.captures and stream.span.is_recording():
             stream.span.set_attributes(output_attributes(response))
         self._duration.record(stream.seconds, stream.attributes)

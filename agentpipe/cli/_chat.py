@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from agentpipe._agent import Agent
-from agentpipe._messages import ApprovalRequestContent, ApprovalResponseContent, InputResponseContent
+from agentpipe._messages import (
+    ApprovalRequestContent,
+    ApprovalResponseContent,
+    InputRequestContent,
+    InputResponseContent,
+)
 from agentpipe._responses import ChatResponse
 from agentpipe._session import AgentSession
 from agentpipe.exceptions import AgentPipeError
@@ -29,6 +33,7 @@ class Chat:
         self.agent = agent
         self.display = display
         self.session = AgentSession()
+        self.interrupted = False
 
     async def once(self, prompt: str) -> int:
         """Ask one question; the exit code."""
@@ -37,17 +42,16 @@ class Chat:
         finally:
             await self.agent.aclose()
 
-    def converse(self) -> int:
+    def converse(self, runner: asyncio.Runner) -> int:
         """Ask what is typed until there is no more; the exit code. Ctrl-C ends a run, and at the prompt all of it."""
-        with asyncio.Runner() as runner:
-            try:
-                while (line := self._read_line()) is not None:
-                    if line.strip():
-                        runner.run(self._run(line))
-            except KeyboardInterrupt:
-                print(file=sys.stderr)
-            finally:
-                runner.run(self.agent.aclose())
+        try:
+            while (line := self._read_line()) is not None:
+                if line.strip():
+                    runner.run(self._run(line))
+        except KeyboardInterrupt:
+            print(file=sys.stderr)
+        finally:
+            runner.run(self.agent.aclose())
         return DONE
 
     def _read_line(self) -> str | None:
@@ -59,20 +63,18 @@ class Chat:
             return None
 
     async def _run(self, given: str) -> int:
-        """Run to the end, with every question answered; the exit code. SIGINT cancels the run."""
-        task = asyncio.ensure_future(self._with_answers(given))
-        loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGINT, task.cancel)
+        """Run to the end, with every question answered; the exit code. Ctrl-C cancels the run, a second one all."""
         try:
-            await task
+            await self._with_answers(given)
         except asyncio.CancelledError:
+            self.interrupted = True
             self.display.failed("interrupted")
             return INTERRUPTED
-        except (AgentPipeError, ValueError, OSError) as error:
-            self.display.failed(str(error) or type(error).__name__)
+        except BrokenPipeError:
+            raise
+        except Exception as error:
+            self.display.failed(reason(error))
             return FAILED
-        finally:
-            loop.remove_signal_handler(signal.SIGINT)
         return DONE
 
     async def _with_answers(self, given: str) -> None:
@@ -89,9 +91,14 @@ class Chat:
         return response
 
     def _answers(self, response: ChatResponse) -> Answers:
-        decided = [self._decide(request) for request in response.approval_requests]
-        told = [question.answer(self.display.ask(f"{question.payload} ")) for question in response.input_requests]
-        return [*decided, *told]
+        decisions = [self._decide(request) for request in response.approval_requests]
+        return [*decisions, *[self._answer(question) for question in response.input_requests]]
+
+    def _answer(self, question: InputRequestContent) -> InputResponseContent:
+        said = self.display.ask(f"{question.call.name} asks: {question.payload} ")
+        if said is None:
+            raise AgentPipeError(f"the tool {question.call.name!r} has a question, and nobody is there to answer it")
+        return question.answer(said.rstrip("\n"))
 
     def _decide(self, request: ApprovalRequestContent) -> ApprovalResponseContent:
         call = request.call
@@ -99,3 +106,11 @@ class Chat:
         if said is not None and said.strip().lower() in ("y", "yes"):
             return request.approve()
         return request.reject(None if said is not None else "Nobody is there to approve it.")
+
+
+def reason(error: BaseException) -> str:
+    """Why something failed, in one line; the kind of error too where its text was not written for people."""
+    text = " ".join(str(error).split())
+    if isinstance(error, (AgentPipeError, ValueError, OSError)) and text:
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import signal
 import sys
 import time
 from typing import Any, Protocol
 
-from agentpipe._messages import Content, FunctionCallContent, FunctionResultContent, ProgressContent
+from agentpipe._messages import (
+    Content,
+    FunctionCallContent,
+    FunctionResultContent,
+    ProgressContent,
+    RefusalContent,
+    TextContent,
+)
 from agentpipe._responses import ChatResponse, ChatResponseUpdate
+
+#: The last thing that is done when weights are fetched.
+_LAST = "unpacking"
 
 
 class Display(Protocol):
@@ -37,17 +49,24 @@ class TextDisplay:
     def __init__(self) -> None:
         self._shows = sys.stderr.isatty()
         self._console = _console() if self._shows else None
-        self._bar = _Bar(self._console) if self._shows else None
+        self._bar = _Bar(self._console) if self._console is not None else None
+        self._fetches = False
         self._begun: dict[str, float] = {}
         self._line_open = False
 
     def update(self, update: ChatResponseUpdate) -> None:
         """Write text at once, and a line for each call and result."""
-        if text := update.text:
+        for content in update.contents:
+            # A result is no answer, though a tool may say it in text.
+            if isinstance(content, (TextContent, RefusalContent)):
+                self._say(content.text)
+            else:
+                self._show(content)
+
+    def _say(self, text: str) -> None:
+        if text:
             print(text, end="", flush=True)
             self._line_open = not text.endswith("\n")
-        for content in update.contents:
-            self._show(content)
 
     def _show(self, content: Content) -> None:
         if isinstance(content, FunctionCallContent):
@@ -77,16 +96,18 @@ class TextDisplay:
 
     def done(self, response: ChatResponse) -> None:
         """End the line, or say why there is no answer."""
-        direct = response.stop_reason == "return_directly"
-        if direct:
-            print(response.text, end="")
-            self._line_open = True
+        if response.stop_reason == "return_directly":
+            self._say(response.text)
         self._end_line()
         if response.stop_reason not in ("answer", "return_directly", "approval"):
             print(f"agentpipe: the run ended early: {response.stop_reason}", file=sys.stderr)
+        elif response.finish_reason == "length":
+            print("agentpipe: the answer was cut off at the limit of output tokens", file=sys.stderr)
 
     def failed(self, why: str) -> None:
         """One line on stderr."""
+        if self._bar is not None:
+            self._bar.stop()
         self._end_line()
         print(f"agentpipe: {why}", file=sys.stderr, flush=True)
 
@@ -97,18 +118,22 @@ class TextDisplay:
             return None
         self._end_line()
         print(question, end="", file=sys.stderr, flush=True)
-        return sys.stdin.readline() or None
+        return _read_line()
 
     def fetching(self, what: str, done: int, total: int) -> None:
         """A progress bar on a terminal; one line elsewhere."""
         if self._bar is not None:
             self._bar.show(what, done, total)
-        elif not done:
+        elif not self._fetches:
             print(f"agentpipe: {what}", file=sys.stderr, flush=True)
+        self._fetches = True
 
 
 class JsonDisplay:
     """For programs: one JSON object a line on stdout."""
+
+    def __init__(self) -> None:
+        self._fetches = False
 
     def update(self, update: ChatResponseUpdate) -> None:
         """Text, calls, results and progress as they come."""
@@ -133,8 +158,9 @@ class JsonDisplay:
 
     def fetching(self, what: str, done: int, total: int) -> None:
         """One line on stderr."""
-        if not done:
+        if not self._fetches:
             print(f"agentpipe: {what}", file=sys.stderr, flush=True)
+        self._fetches = True
 
     def _write(self, event: dict[str, Any]) -> None:
         print(json.dumps(event, ensure_ascii=False), flush=True)
@@ -147,14 +173,8 @@ class _Bar:
         self._console = console
         self._progress: Any = None
         self._task: Any = None
-        self._what = ""
 
     def show(self, what: str, done: int, total: int) -> None:
-        if self._console is None:
-            if what != self._what:
-                print(f"agentpipe: {what}", file=sys.stderr, flush=True)
-            self._what = what
-            return
         if self._progress is None:
             from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn
 
@@ -163,7 +183,11 @@ class _Bar:
             self._progress.start()
             self._task = self._progress.add_task(what, total=None)
         self._progress.update(self._task, description=what, completed=done, total=total or None)
-        if total and done >= total:
+        if total and what == _LAST and done >= total:
+            self.stop()
+
+    def stop(self) -> None:
+        if self._progress is not None:
             self._progress.stop()
             self._progress = None
 
@@ -179,6 +203,18 @@ def _console() -> Any:
     return Console(stderr=True)
 
 
+def _read_line() -> str | None:
+    """A line that is typed; None at the end of input. Ctrl-C cancels the run that asks, at once."""
+    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return sys.stdin.readline() or None
+    except KeyboardInterrupt:
+        raise asyncio.CancelledError from None
+    finally:
+        signal.signal(signal.SIGINT, inherited)
+
+
 def _short(text: str) -> str:
-    line = " ".join(text.split())
+    """The beginning of a text in one line, with nothing in it that steers a terminal."""
+    line = " ".join("".join([letter if letter.isprintable() else " " for letter in text[:1000]]).split())
     return line if len(line) <= 200 else f"{line[:197]}..."

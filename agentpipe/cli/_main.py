@@ -8,12 +8,14 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from agentpipe._agent import Agent
     from agentpipe._client import ChatClient
+    from agentpipe._tools import Tool
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
@@ -100,8 +102,9 @@ def _load(name: str) -> Any:
         raise UsageError(f"{name!r} must be written as module:name, like samples.weather:get_weather")
     try:
         found: Any = importlib.import_module(module_name)
-    except Exception as error:
-        raise UsageError(f"the module {module_name!r} cannot be imported: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UsageError(f"the module {module_name!r} cannot be imported: {why}") from error
     for part in path.split("."):
         if not hasattr(found, part):
             raise UsageError(f"there is no {path!r} in the module {module_name!r}")
@@ -119,19 +122,44 @@ def _chat(given: argparse.Namespace) -> int:
     display = _display(given)
     agent = _agent(given, display)
     chat = Chat(agent, display)
-    return asyncio.run(chat.once(prompt)) if prompt is not None else chat.converse()
+    with asyncio.Runner() as runner:
+        code = runner.run(chat.once(prompt)) if prompt is not None else chat.converse(runner)
+        if chat.interrupted:
+            _leave(code)
+    return code
+
+
+def _leave(code: int) -> NoReturn:
+    """End at once: a tool that was interrupted may still run in its thread, where nothing can stop it."""
+    with suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
 
 
 def _prompt(given: argparse.Namespace) -> str | None:
     """What to ask once; None for a conversation."""
     text: str | None = given.prompt
-    if text == "-" or (text is None and not sys.stdin.isatty()):
-        text = sys.stdin.read()
+    if text == "-" or (text is None and not (sys.stdin and sys.stdin.isatty())):
+        text = _stdin()
     if text is None:
         return None
     if not text.strip():
         raise UsageError("the prompt is empty: give it as an argument or on stdin")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UsageError("the prompt is no text in the encoding of this terminal") from None
     return text
+
+
+def _stdin() -> str:
+    if sys.stdin is None:
+        return ""
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"the prompt on stdin is no text: {error}") from error
 
 
 def _display(given: argparse.Namespace) -> Any:
@@ -145,7 +173,7 @@ def _agent(given: argparse.Namespace, display: Any) -> Agent:
     from agentpipe._options import ChatOptions
 
     local = _wants_local(given)
-    tools = [_load(name) for name in given.tool]
+    tools = [_tool(name) for name in given.tool]
     # A model as small as the local one does not decide by itself to look something up; the loop is "auto" after that.
     options = ChatOptions(temperature=0.0, tool_choice="required" if tools else None) if local else None
     try:
@@ -154,16 +182,26 @@ def _agent(given: argparse.Namespace, display: Any) -> Agent:
         raise UsageError(str(error)) from error
 
 
+def _tool(name: str) -> Tool:
+    from agentpipe._tools import as_tool
+
+    try:
+        return as_tool(_load(name))
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{name} cannot be a tool: {error}") from error
+
+
 def _wants_local(given: argparse.Namespace) -> bool:
-    if given.local and given.base_url:
-        raise UsageError("--local and --base-url name two different models: give one of them")
+    if given.local and (given.base_url or given.model):
+        other = "--base-url" if given.base_url else "--model"
+        raise UsageError(f"--local and {other} name two different models: give one of them")
     if given.local:
         return True
     configured = given.base_url or os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_KEY")
     if not configured:
         print(
             "agentpipe: no endpoint is configured (OPENAI_API_KEY, OPENAI_BASE_URL or --base-url), "
-            "so this uses the small local model",
+            f"so this uses the small local model{f', not {given.model!r}' if given.model else ''}",
             file=sys.stderr,
         )
     return not configured

@@ -8,10 +8,11 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from agentpipe._client import ChatClient, DelegatingChatClient
-from agentpipe._messages import Message
+from agentpipe._messages import Content, DataContent, Message, TextContent
 from agentpipe._options import tools_of
 from agentpipe._request import ChatRequest
 from agentpipe._responses import ROUNDS, ChatResponse, ChatResponseUpdate, ResponseFolder
+from agentpipe._telemetry import endpoint_attributes
 from agentpipe._waist import closing
 
 Redact = Callable[[str], str]
@@ -49,7 +50,7 @@ class LoggingChatClient(DelegatingChatClient):
     async def respond(self, request: ChatRequest) -> AsyncIterator[ChatResponseUpdate]:
         """Answer as the client inside does, and log it."""
         facts: dict[str, object] = {
-            "model": request.options.model,
+            "model": request.options.model or endpoint_attributes(self.inner, None)[1],
             "streaming": request.streaming or None,
             "messages": len(request.messages),
             "tools": len(tools_of(request.options)) or None,
@@ -99,7 +100,13 @@ class CallLog:
     def _content(self, what: str, messages: Sequence[Message]) -> None:
         if self._logger.isEnabledFor(logging.DEBUG):
             for message in messages:
-                self._logger.debug("%s %s: %s", what, message.role, self._redact(_as_text(message)))
+                self._logger.debug("%s %s: %s", what, message.role, self._redacted(_as_text(message)))
+
+    def _redacted(self, text: str) -> str:
+        try:
+            return self._redact(text)
+        except Exception as error:  # a log line is nothing to fail a call for, and nothing to leak a text in
+            return f"({len(text)} characters, left out: redact raised {type(error).__name__})"
 
 
 def _level_of(level: int | str) -> int:
@@ -138,4 +145,12 @@ def _spelt(value: object) -> str:
 
 
 def _as_text(message: Message) -> str:
-    return message.text if len(message.text) and len(message.contents) == 1 else message.model_dump_json()
+    return " ".join([_told(content) for content in message.contents])
+
+
+def _told(content: Content) -> str:
+    if isinstance(content, TextContent):
+        return content.text
+    if isinstance(content, DataContent):
+        return f"<{content.media_type}, {len(content.data)} bytes>"
+    return content.model_dump_json()

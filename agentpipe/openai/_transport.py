@@ -231,7 +231,7 @@ class Transport:
 
         silence = self._timeout or READ_TIMEOUT
         settings: dict[str, Any] = {"timeout": httpx2.Timeout(silence, connect=min(CONNECT_TIMEOUT, silence))}
-        proxies = bool(getproxies())
+        proxies = bool(getproxies().keys() & {"http", "https", "all"})  # "no" alone is none
         # At http there is nothing to verify, and loading certificates takes 30 ms. Without any, nothing passes.
         bare = not secure and not proxies
         verify = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if bare else httpx2.create_ssl_context()

@@ -60,7 +60,10 @@ async def _agree(wire: Wire, body: Mapping[str, Any]) -> None:
         await wire.answer(200, {**head, "choices": [choice], "usage": USAGE})
         return
     delta = {"index": 0, "delta": {"role": "assistant", "content": "OK"}}
-    chunks = [{**head, "choices": [delta]}, {**head, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}]
+    chunks: list[Case] = [
+        {**head, "choices": [delta]},
+        {**head, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
+    ]
     if (body.get("stream_options") or {}).get("include_usage"):
         chunks.append({**head, "choices": [], "usage": USAGE})
     await wire.events(*chunks)

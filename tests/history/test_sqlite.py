@@ -117,14 +117,18 @@ async def test_trouble_may_pass(tmp_path: Path) -> None:
 
 async def test_locked_by_another_process(path: Path) -> None:
     """A write lock that is not given back in time is a HistoryError; the append may be repeated afterwards."""
-    provider, session = SQLiteHistoryProvider(path, timeout=0.2), AgentSession()
+    provider, session = SQLiteHistoryProvider(path), AgentSession()
     assert list(await provider.get_messages(session)) == []
     messages = [user("a").with_id()]
     with database(path) as db:
         db.execute("BEGIN IMMEDIATE")
         with pytest.raises(HistoryError, match=r"chat\.db.*(did not answer within 0\.2 s|held the write lock)"):
+            await store(path, "b", timeout=0.2)
+        provider.timeout = 0.1
+        with pytest.raises(HistoryError, match=r"chat\.db.*did not answer within 0\.1 s"):
             await provider.add_messages(session, messages)
         db.execute("ROLLBACK")
+    provider.timeout = 30
     await provider.add_messages(session, messages)
     assert list(await provider.get_messages(session)) == messages
     await provider.aclose()

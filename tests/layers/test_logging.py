@@ -13,11 +13,13 @@ import pytest
 from agentpipe import (
     Agent,
     ChatOptions,
+    DataContent,
     FunctionInvokingChatClient,
     LoggingChatClient,
     TransportError,
     UsageDetails,
     pipeline,
+    user,
 )
 from agentpipe.testing import ScriptedChatClient, call
 from tests.conftest import ask
@@ -52,11 +54,25 @@ async def test_content_only_at_debug_and_redacted(streaming: bool, caplog: pytes
     client = ScriptedChatClient("the secret", call("look", place="secret"))
     logged = LoggingChatClient(client, redact=lambda text: text.replace("secret", "***"))
     await ask(logged, "a secret", streaming)
-    await ask(logged, "go", streaming)
+    await ask(logged, user("go", DataContent(b"abc", "image/png")), streaming)
     told = [record.getMessage() for record in caplog.records if record.levelno == logging.DEBUG]
     assert told[:2] == ["chat request user: a ***", "chat response assistant: the ***"]
+    assert told[2] == "chat request user: go <image/png, 3 bytes>"
     assert "look" in told[3]
     assert "secret" not in "".join(told)
+
+
+async def test_a_redact_that_fails_fails_no_call(caplog: pytest.LogCaptureFixture) -> None:
+    """What cannot be redacted is not logged, and the answer comes all the same."""
+    caplog.set_level(logging.DEBUG)
+
+    def broken(text: str) -> str:
+        raise KeyError(text)
+
+    response = await LoggingChatClient(ScriptedChatClient("a secret"), redact=broken).get_response("my secret")
+    assert response.text == "a secret"
+    assert caplog.records[0].getMessage() == "chat request user: (9 characters, left out: redact raised KeyError)"
+    assert "secret" not in caplog.text
 
 
 @pytest.mark.parametrize("level", [logging.DEBUG, logging.INFO])
@@ -66,7 +82,7 @@ async def test_a_failed_call_is_a_warning(streaming: bool, level: int, caplog: p
     with pytest.raises(TransportError):
         await ask(LoggingChatClient(ScriptedChatClient(TransportError("secret")), level=level), "hi", streaming)
     assert lines(caplog, logging.WARNING) == [
-        f"chat {'streaming=True ' if streaming else ''}messages=1 error=TransportError seconds=T"
+        f"chat model=scripted {'streaming=True ' if streaming else ''}messages=1 error=TransportError seconds=T"
     ]
 
 

@@ -24,6 +24,7 @@ from agentpipe import (
     FunctionResultContent,
     InputRequestContent,
     Message,
+    OpenAIChatClient,
     ReasoningContent,
     RedactingChatClient,
     TextContent,
@@ -35,8 +36,11 @@ from agentpipe import (
     tool,
     user,
 )
+from agentpipe._responses import fold
 from agentpipe.testing import ScriptedChatClient, call
 from tests.conftest import ask, shape
+from tests.strategies import messages
+from tests.strict_endpoint import StrictEndpoint
 
 EMAIL = "ada@example.org"
 PLACEHOLDER = re.compile(r"\[[A-Z]+_[0-9a-f]{8}\]")
@@ -332,6 +336,51 @@ async def test_however_the_stream_is_cut(parts: list[str], data: Any) -> None:
 
     response = await RedactingChatClient(ScriptedChatClient(cut), patterns=["email"]).get_response([user(said)])
     assert response.text == said
+
+
+@given(st.lists(messages, max_size=4), st.booleans())
+async def test_whatever_the_messages(given: list[Message], streaming: bool) -> None:
+    """Of any messages no letter gets out, and all of them come back as they were."""
+    letters = re.compile(r"[^\W\d_]+")
+    given = [message.replace(message_id=f"m{place}") for place, message in enumerate(given)]
+
+    def says_it_back(request: ChatRequest) -> list[ChatResponseUpdate]:
+        return [ChatResponseUpdate(m.contents, m.role, m.message_id, m.author_name) for m in request.messages]
+
+    client = ScriptedChatClient(says_it_back)
+    response = await ask(RedactingChatClient(client, patterns=letters), given or "1", streaming)
+    said = fold([ChatResponseUpdate(m.contents, m.role, m.message_id, m.author_name) for m in given])
+    told, expected = shape(response.messages), shape(said.messages)
+    assert given == [] or told == expected
+    for message in client.requests[0].messages:
+        for content in message.contents:
+            if isinstance(content, TextContent):
+                assert not letters.search(re.sub(r"\[SECRET_[0-9a-f]+\]", "", content.text))
+
+
+async def test_over_the_wire(streaming: bool) -> None:
+    """A strict endpoint sees placeholders in text, arguments and results, and the caller and the tool real values."""
+    got: list[str] = []
+
+    def send(to: str) -> str:
+        """Send mail."""
+        got.append(to)
+        return f"sent to {to}"
+
+    def calls(body: dict[str, Any]) -> Any:
+        return {"tool_calls": [("send", {"to": PLACEHOLDER.findall(json.dumps(body))[0]})]}
+
+    def answers(body: dict[str, Any]) -> Any:
+        return f"Done: {body['messages'][-1]['content']}."
+
+    async with StrictEndpoint(calls, answers) as endpoint:
+        async with OpenAIChatClient("m", base_url=endpoint.url, api_key="k") as client:
+            stack = pipeline(FunctionInvokingChatClient, partial(RedactingChatClient, patterns="email"), client)
+            response = await ask(Agent(stack, tools=[send]), f"Write to {EMAIL}.", streaming)
+        assert endpoint.refused == []
+        assert response.text == f"Done: sent to {EMAIL}."
+        assert got == [EMAIL]
+        assert EMAIL not in json.dumps(endpoint.bodies)
 
 
 def test_wrong_settings() -> None:

@@ -14,6 +14,7 @@ from agentpipe import (
     ChatRequest,
     FunctionInvokingChatClient,
     Message,
+    OpenAIChatClient,
     ReducingChatClient,
     TransportError,
     UsageDetails,
@@ -24,6 +25,7 @@ from agentpipe import (
 from agentpipe._reducers import SlidingWindowReducer, SummarizingReducer, ToolResultReducer, TruncatingReducer
 from agentpipe.testing import ScriptedChatClient, call
 from tests.conftest import ask, shape
+from tests.strict_endpoint import StrictEndpoint
 
 
 def look(place: str) -> str:
@@ -156,6 +158,29 @@ async def test_closing_closes_what_is_under_it() -> None:
         await anext(stream)
         assert client.open == 1
     assert client.open == 0
+
+
+@pytest.mark.parametrize(
+    "reducer",
+    [
+        TruncatingReducer(3, count_tokens=one_each),
+        SlidingWindowReducer(1),
+        ToolResultReducer(0),
+        SummarizingReducer(ScriptedChatClient(*["told"] * 20), 4, keep_tokens=2, count_tokens=one_each),
+    ],
+    ids=lambda reducer: type(reducer).__name__,
+)
+async def test_a_strict_endpoint_takes_what_is_left(reducer: Any, streaming: bool) -> None:
+    """Whatever is dropped, what is sent is a transcript in which every call has its result."""
+    rounds: list[Any] = [{"tool_calls": [("look", {"place": "a"}), ("look", {"place": "b"})]}] * 3
+    async with StrictEndpoint(*[*rounds, "done"] * 2) as endpoint:
+        async with OpenAIChatClient("m", base_url=endpoint.url, api_key="k") as client:
+            agent = Agent(client.wrap(ReducingChatClient, reducer=reducer), tools=[look])
+            session = AgentSession()
+            for question in ("first", "second"):
+                assert (await ask(agent, question, streaming, session=session)).text == "done"
+        assert endpoint.refused == []
+        assert len(session.messages) == 16
 
 
 async def test_a_reducer_that_fails_fails_the_call(streaming: bool) -> None:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field
 from agentpipe import (
     Agent,
     AgentSession,
+    ChatClient,
     ChatOptions,
     ChatResponse,
     ChatResponseUpdate,
@@ -19,6 +20,7 @@ from agentpipe import (
     FunctionCallContent,
     FunctionInvokingChatClient,
     LoopLimits,
+    OpenAIChatClient,
     OutputError,
     RefusalContent,
     StructuredOutputChatClient,
@@ -31,6 +33,7 @@ from agentpipe import (
 )
 from agentpipe.testing import ScriptedChatClient, call
 from tests.conftest import ask, shape
+from tests.strict_endpoint import StrictEndpoint
 
 
 class City(BaseModel):
@@ -57,7 +60,7 @@ def census(name: str) -> int:
     return 2_100_000
 
 
-def typed(client: ScriptedChatClient, **settings: Any) -> Agent:
+def typed(client: ChatClient, **settings: Any) -> Agent:
     return Agent(StructuredOutputChatClient(FunctionInvokingChatClient(client), **settings), tools=[census])
 
 
@@ -275,6 +278,14 @@ async def test_two_layers_and_a_layer_above_that_reads_the_answer(streaming: boo
     assert len(client.requests) == 2
 
 
+async def test_a_repair_does_not_force_the_tool_again(streaming: bool) -> None:
+    """A tool that had to be called was called: the repair leaves the choice to the model."""
+    client = ScriptedChatClient(call("census", name="Paris"), WRONG, RIGHT)
+    response = await ask(typed(client), "?", streaming, options=AS_CITY.replace(tool_choice="required"))
+    assert response.parse(City) == PARIS
+    assert [request.options.tool_choice for request in client.requests] == ["required", "auto", "auto"]
+
+
 async def test_an_endpoint_that_keeps_the_conversation(streaming: bool) -> None:
     """Where the endpoint has seen the answer, only what is wrong with it is sent."""
     steps = [
@@ -307,6 +318,32 @@ async def test_a_refusal_and_a_cut_answer(streaming: bool) -> None:
     with pytest.raises(OutputError, match="filtered"):
         await ask(
             StructuredOutputChatClient(ScriptedChatClient(filtered), max_repairs=0), "?", streaming, options=AS_CITY
+        )
+
+
+@pytest.mark.parametrize(
+    ("profile", "asked"),
+    [("openai", "json_schema"), ("deepseek", "final_answer"), ("anthropic", "final_answer"), ("vllm", "json_schema")],
+)
+async def test_over_the_wire(profile: str, asked: str, streaming: bool) -> None:
+    """A strict endpoint is asked in the way that its profile says, and takes the exchange of a repair and the next turn."""
+    wrong, right = json.loads(WRONG), json.loads(RIGHT)
+    steps: list[Any] = [{"tool_calls": [("census", {"name": "Paris"})]}]
+    for answer in (wrong, right, right):
+        by_tool: Any = {"tool_calls": [("final_answer", answer)]}
+        steps.append(by_tool if asked == "final_answer" else json.dumps(answer))
+    async with StrictEndpoint(*steps) as endpoint:
+        client = OpenAIChatClient("m", base_url=endpoint.url, api_key="k", profile=profile)
+        async with client:
+            agent, session = typed(client), AgentSession()
+            for _ in range(2):
+                response = await ask(agent, "The largest?", streaming, options=AS_CITY, session=session)
+                assert response.parse(City) == PARIS
+        assert endpoint.refused == []
+        body = endpoint.bodies[0]
+        assert body.get("response_format", {}).get("type") == ("json_schema" if asked == "json_schema" else None)
+        assert [tool["function"]["name"] for tool in body["tools"]][1:] == (
+            ["final_answer"] if asked == "final_answer" else []
         )
 
 

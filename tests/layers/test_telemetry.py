@@ -16,10 +16,12 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from agentpipe import (
     Agent,
     ChatOptions,
+    FallbackChatClient,
     FunctionInvokingChatClient,
     RetryingChatClient,
     TelemetryAgent,
@@ -129,6 +131,27 @@ async def test_the_environment_asks_for_content(
     off = TelemetryChatClient(ScriptedChatClient("hi"), capture_content=False, **telemetry.providers)
     await off.get_response("hi")
     assert "gen_ai.input.messages" not in (telemetry.spans[-1].attributes or {})
+
+
+async def test_several_endpoints(telemetry: Telemetry) -> None:
+    """Where there are several below, the span does not guess which: the answer tells its model."""
+    stack = FallbackChatClient(ScriptedChatClient("hi", model="a"), ScriptedChatClient(model="b"))
+    await TelemetryChatClient(stack, **telemetry.providers).get_response("hi")
+    assert telemetry.spans[0].name == "chat"
+    assert (telemetry.spans[0].attributes or {})["gen_ai.response.model"] == "a"
+
+
+async def test_nothing_is_captured_that_is_not_sampled(telemetry: Telemetry) -> None:
+    """A span that is not recorded costs no content, and the measurements are made all the same."""
+    unsampled = TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False)
+    layer = TelemetryChatClient(
+        ScriptedChatClient("hi"),
+        tracer_provider=unsampled,
+        meter_provider=telemetry.meter_provider,
+        capture_content=True,
+    )
+    assert (await layer.get_response("hi")).text == "hi"
+    assert telemetry.points("gen_ai.client.operation.duration")[0].count == 1
 
 
 async def test_above_and_below_a_retry(telemetry: Telemetry, streaming: bool) -> None:

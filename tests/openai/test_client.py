@@ -31,9 +31,16 @@ def route() -> Iterator[respx.Route]:
 
 
 @pytest.fixture
-async def sdk() -> AsyncIterator[AsyncOpenAI]:
+async def legacy() -> AsyncIterator[Any]:
+    """An HTTP client that the SDK takes all the same, though its types do not say so."""
     async with httpx.AsyncClient() as http_client:
-        yield AsyncOpenAI(base_url=URL, api_key=KEY, http_client=http_client, max_retries=5)
+        yield http_client
+
+
+@pytest.fixture
+def sdk(legacy: Any) -> AsyncOpenAI:
+    """The SDK's client as a user may have made it."""
+    return AsyncOpenAI(base_url=URL, api_key=KEY, http_client=legacy, max_retries=5)
 
 
 async def ask(client: OpenAIChatClient, streamed: bool, options: ChatOptions | None = None) -> ChatResponse:
@@ -73,14 +80,13 @@ async def test_an_answer(route: respx.Route, sdk: AsyncOpenAI, streamed: bool) -
 
 
 @both
-async def test_azure(route: respx.Route, streamed: bool) -> None:
+async def test_azure(route: respx.Route, legacy: Any, streamed: bool) -> None:
     """Azure's client finds the deployment by the model, and sends the key its own way."""
     answers(route, streamed)
-    async with httpx.AsyncClient() as http_client:
-        azure = AsyncAzureOpenAI(
-            azure_endpoint="https://me.openai.azure.com", api_version="2024-10-21", api_key=KEY, http_client=http_client
-        )
-        assert (await ask(OpenAIChatClient("gpt", client=azure), streamed)).text == "hello"
+    azure = AsyncAzureOpenAI(
+        azure_endpoint="https://me.openai.azure.com", api_version="2024-10-21", api_key=KEY, http_client=legacy
+    )
+    assert (await ask(OpenAIChatClient("gpt", client=azure), streamed)).text == "hello"
     request = route.calls.last.request
     assert str(request.url) == (
         "https://me.openai.azure.com/openai/deployments/gpt/chat/completions?api-version=2024-10-21"
@@ -226,10 +232,10 @@ def test_a_bad_url_is_refused(bare: pytest.MonkeyPatch, url: str) -> None:
         ({"base_url": URL, "timeout": 0}, "timeout must be greater than 0"),
     ],
 )
-def test_settings_that_cannot_be(settings: dict[str, Any], what: str) -> None:
+def test_settings_that_cannot_be(sdk: AsyncOpenAI, settings: dict[str, Any], what: str) -> None:
     """Settings that contradict each other, or are none, are refused at once."""
-    if settings.pop("client", False):
-        settings["client"] = AsyncOpenAI(api_key=KEY, http_client=httpx.AsyncClient())
+    if "client" in settings:
+        settings = {**settings, "client": sdk}
     with pytest.raises(ValueError, match=what):
         OpenAIChatClient("m", **settings)
 

@@ -164,7 +164,7 @@ def test_an_error_of_any_shape_is_an_error_with_a_message() -> None:
     deep: Any = "the cause"
     for _ in range(40):
         deep = {"error": deep}
-    for body in (
+    bodies: list[Any] = [
         "",
         None,
         [],
@@ -175,7 +175,8 @@ def test_an_error_of_any_shape_is_an_error_with_a_message() -> None:
         "x" * 10**6,
         b"\xff\xfe",
         {"detail": [{"loc": None}]},
-    ):
+    ]
+    for body in bodies:
         error = error_of(500, {}, body)
         assert isinstance(error, agentpipe.TransportError)
         assert 0 < len(str(error)) < 700

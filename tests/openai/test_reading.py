@@ -49,7 +49,10 @@ def outcome(packets: list[bytes], profile: EndpointProfile) -> object:
 def test_any_cut_into_packets_gives_the_same(case: Json, places: list[int]) -> None:
     """The stream of a real endpoint, cut anywhere, in the middle of a character too, gives the same response or error."""
     content = "".join(case["sse"]).encode()
-    profile = EndpointProfile(**case.get("profile") or {}, **({case["opt_in"]: True} if case.get("opt_in") else {}))
+    fields = dict(case.get("profile") or {})
+    if case.get("opt_in"):
+        fields[case["opt_in"]] = True
+    profile = EndpointProfile(**fields)
     edges = sorted({0, len(content), *[place % (len(content) + 1) for place in places]})
     packets = [content[start:end] for start, end in pairwise(edges)]
     assert outcome(packets, profile) == outcome([content], profile)

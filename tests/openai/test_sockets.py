@@ -205,8 +205,21 @@ async def test_many_at_once(aiohttp: bool) -> None:
         assert [answer.text for answer in answers] == ["hello"] * 200
 
 
-async def test_idle_connections_cost_nothing(aiohttp: bool) -> None:
+async def test_a_proxy_of_the_environment_is_used(aiohttp: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HTTP_PROXY has requests go to the proxy, and NO_PROXY excepts hosts from that."""
+    async with StrictEndpoint("by the proxy") as proxy, StrictEndpoint("straight") as endpoint:
+        monkeypatch.setenv("HTTP_PROXY", proxy.url.removesuffix("/v1"))
+        async with OpenAIChatClient("m", base_url="http://endpoint.test/v1", aiohttp=aiohttp) as client:
+            assert (await ask(client)).text == "by the proxy"
+        assert "endpoint.test" in proxy.requests[0].path + proxy.requests[0].headers["host"]
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        async with client_of(endpoint, aiohttp) as client:
+            assert (await ask(client)).text == "straight"
+
+
+async def test_idle_connections_cost_nothing(aiohttp: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """After many calls at once their connections are kept, and a single call does not look at each of them."""
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")  # which is no proxy
     async with StrictEndpoint(*["hello"] * 400) as endpoint, client_of(endpoint, aiohttp) as client:
         await ask(client, False)
         before = await events_of(lambda: ask(client, False))

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from functools import partial
-
-from typing_extensions import assert_type
+from typing import assert_type
 
 from agentpipe import (
     Agent,
