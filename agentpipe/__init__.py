@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from agentpipe._providers import ContextProvider as ContextProvider
     from agentpipe._providers import HistoryProvider as HistoryProvider
     from agentpipe._reducers import Reducer as Reducer
+    from agentpipe._reducers import Reduction as Reduction
     from agentpipe._reducers import SlidingWindowReducer as SlidingWindowReducer
     from agentpipe._reducers import SummarizingReducer as SummarizingReducer
     from agentpipe._reducers import ToolResultReducer as ToolResultReducer
@@ -166,6 +167,7 @@ __all__ = [
     "RedisHistoryProvider",
     "Reducer",
     "ReducingChatClient",
+    "Reduction",
     "RefusalContent",
     "ResponseStream",
     "RetryingChatClient",
@@ -296,6 +298,7 @@ _HOMES = {
     ),
     "_reducers": (
         "Reducer",
+        "Reduction",
         "SlidingWindowReducer",
         "SummarizingReducer",
         "ToolResultReducer",

@@ -45,7 +45,7 @@ class BaseAgent(Responder):
 
         Raises what the endpoint, a tool, a provider or a layer raises, see `agentpipe.exceptions`.
         """
-        return await self._ask(input, options, session, deps, False).get_response()
+        return await self._open_stream(input, options, session, deps, False).get_response()
 
     @final
     def stream(
@@ -57,7 +57,7 @@ class BaseAgent(Responder):
         deps: Any = None,
     ) -> ResponseStream:
         """The same run, piece by piece. Nothing happens before the first piece is asked for."""
-        return self._ask(input, options, session, deps, True)
+        return self._open_stream(input, options, session, deps, True)
 
     @final
     def run_sync(
@@ -174,7 +174,7 @@ class _AgentCall:
             return await self.agent.run(given, session=session, deps=ctx.deps)
         async with self.agent.stream(given, session=session, deps=ctx.deps) as stream:
             async for update in stream:
-                for content in update.contents:
+                for content in update.contents if update.role != "user" else ():
                     if isinstance(content, (TextContent, ProgressContent)):
                         ctx.progress(content.text)
                     elif isinstance(content, FunctionCallContent):

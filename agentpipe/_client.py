@@ -36,7 +36,7 @@ class ChatClient(Responder):
 
         Raises what the endpoint or a layer raises, see `agentpipe.exceptions`.
         """
-        return await self._ask(messages, options, session, deps, False).get_response()
+        return await self._open_stream(messages, options, session, deps, False).get_response()
 
     @final
     def stream(
@@ -48,7 +48,7 @@ class ChatClient(Responder):
         deps: Any = None,
     ) -> ResponseStream:
         """The answer to ``messages``, piece by piece. Nothing is sent before the first piece is asked for."""
-        return self._ask(messages, options, session, deps, True)
+        return self._open_stream(messages, options, session, deps, True)
 
     @final
     def wrap(self, layer: Any, /, **settings: Any) -> ChatClient:

@@ -163,10 +163,26 @@ class HistoryProviderContract:
         await provider.get_messages(session)
         before = dict(session.heads or {})
         await provider.add_messages(session, turn)
-        session.heads = before  # the connection was lost between the commit and the answer
+        session.heads = dict(before)  # the connection was lost between the commit and the answer
         await provider.add_messages(session, turn)
-        await provider.add_messages(session, another)
+        session.heads = dict(before)
+        await provider.add_messages(session, [*turn, *another])
         assert list(await provider.get_messages(session)) == [*turn, *another]
+
+    @_test
+    async def test_outcome_unknown_and_race_lost(self, opened: Open) -> None:
+        """An append that is repeated after others have added succeeds if it is all there; going on does not."""
+        self._needs_two_writers()
+        provider, session = await opened(), _session()
+        turn, theirs = _messages("turn", 3), _messages("theirs", 1)
+        await provider.get_messages(session)
+        before = dict(session.heads or {})
+        await provider.add_messages(session, turn)
+        await (await opened()).add_messages(self.elsewhere(session), theirs)
+        session.heads = before
+        await provider.add_messages(session, turn)
+        await _fails(provider.add_messages(session, _messages("next", 1)))
+        assert list(await provider.get_messages(session)) == [*turn, *theirs]
 
     @_test
     async def test_without_id(self, opened: Open) -> None:

@@ -503,9 +503,9 @@ class ResponseStream:
         )
 
     async def text_deltas(self) -> AsyncIterator[str]:
-        """The text, piece by piece."""
+        """The text of the answer, piece by piece."""
         async for update in self:
-            if text := update.text:
+            if (text := update.text) and update.role != "user":
                 yield text
 
     @property

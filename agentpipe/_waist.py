@@ -28,7 +28,7 @@ class Responder(Layered):
     def respond(self, request: ChatRequest) -> AsyncIterator[ChatResponseUpdate]:
         """Answer ``request`` with updates: each message whole, or in pieces where ``request.streaming``."""
 
-    def _ask(
+    def _open_stream(
         self,
         given: Input | ChatRequest,
         options: ChatOptions | None,

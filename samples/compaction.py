@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
-from agentpipe import Agent, AgentSession, ReducingChatClient
-from agentpipe._reducers import SummarizingReducer
+from agentpipe import Agent, AgentSession, ReducingChatClient, SummarizingReducer
 from agentpipe.testing import ScriptedChatClient
 
 QUESTIONS = [f"What about station {number}?" for number in range(1, 8)]

@@ -23,7 +23,7 @@ FLOORS = [
     ["_tool_round", "_pipeline"],
     ["layers.function_invoking", "history", "openai", "layers"],
     ["_agent", "agent_layers"],
-    ["local", "testing", "_history_contract", "pytest_plugin"],
+    ["local", "_history_contract", "testing", "pytest_plugin"],
     ["cli"],
     ["__init__"],
 ]

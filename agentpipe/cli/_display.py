@@ -117,8 +117,7 @@ class TextDisplay:
             print(f"agentpipe: nobody to ask: {question}", file=sys.stderr)
             return None
         self._end_line()
-        print(question, end="", file=sys.stderr, flush=True)
-        return _read_line()
+        return _read_line(question)
 
     def fetching(self, what: str, done: int, total: int) -> None:
         """A progress bar on a terminal; one line elsewhere."""
@@ -203,10 +202,11 @@ def _console() -> Any:
     return Console(stderr=True)
 
 
-def _read_line() -> str | None:
-    """A line that is typed; None at the end of input. Ctrl-C cancels the run that asks, at once."""
+def _read_line(question: str) -> str | None:
+    """What is typed in answer to a question; None at the end of input. Ctrl-C cancels the run that asks, at once."""
     inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
+        print(question, end="", file=sys.stderr, flush=True)
         return sys.stdin.readline() or None
     except KeyboardInterrupt:
         raise asyncio.CancelledError from None

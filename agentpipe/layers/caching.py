@@ -36,9 +36,9 @@ class CachingChatClient(DelegatingChatClient):
     Two requests are the same if the model, the endpoint below, the messages (without their ids) and every option that
     bears on the answer are. Whole and streamed calls share entries; an answer is streamed in pieces. It says
     ``{"cached": True}`` in its metadata and has no usage, since none was used. Equal requests at the same time ask
-    once, and the others wait until that answer was read. Only answers that came to their end are kept: no errors, nothing cut off or filtered,
-    no call that cannot be read. A request that goes on with a conversation of the endpoint's is passed through. A
-    store that fails is logged and costs a question, not the answer.
+    once, and the others wait until that answer was read. Only answers that came to their end are kept: no errors,
+    nothing cut off or filtered, no call that cannot be read. A request that goes on with a conversation of the
+    endpoint's is passed through. A store that fails is logged and costs a question, not the answer.
 
     Below the FunctionInvokingChatClient, where people want it, model calls are remembered and tools still run; above
     it whole runs are, and tools run once. Above a RetryingChatClient, where people want it, a request is looked up

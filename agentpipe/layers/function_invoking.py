@@ -10,8 +10,9 @@ from agentpipe._client import ChatClient, DelegatingChatClient
 from agentpipe._layered import Node
 from agentpipe._messages import Message
 from agentpipe._options import LoopLimits, OnLimit
+from agentpipe._reducers import Reducer
 from agentpipe._request import ChatRequest
-from agentpipe._responses import ChatResponseUpdate
+from agentpipe._responses import ChatResponseUpdate, UsageDetails
 from agentpipe._tool_loop import CallModel, Fail, LoopSettings, Prepare, RunCalls, Stop, ToolLoop
 from agentpipe._tool_round import ToolRound, ToolRunner
 from agentpipe._tools import ToolContext, ToolLike, ToolMiddleware, as_tools
@@ -134,7 +135,11 @@ class FunctionInvokingChatClient(DelegatingChatClient):
         self, loop: ToolLoop, request: ChatRequest, runner: ToolRunner
     ) -> AsyncIterator[ChatResponseUpdate]:
         try:
-            step = await self._rewrite(loop)
+            usage = await self._rewrite(loop, request)
+            if usage is not None:
+                yield ChatResponseUpdate(usage=usage)
+            step = loop.step
+            assert isinstance(step, CallModel)
             receive = loop.receive
             down = request.replace(messages=step.messages, options=step.options)
             async with closing(self.inner.respond(down)) as updates:
@@ -156,11 +161,17 @@ class FunctionInvokingChatClient(DelegatingChatClient):
             _leave(request, loop.broken("cancelled"))
             raise
 
-    async def _rewrite(self, loop: ToolLoop) -> CallModel:
+    async def _rewrite(self, loop: ToolLoop, request: ChatRequest) -> UsageDetails | None:
+        """Let the message_rewriter have its say; what it used itself, where it is a reducer that asks a model."""
+        rewriter = self.message_rewriter
         assert isinstance(loop.step, CallModel)
-        if self.message_rewriter is not None:
-            loop.rewritten(await self.message_rewriter(loop.step.messages))
-        return loop.step
+        if isinstance(rewriter, Reducer):
+            reduction = await rewriter.reduce(loop.step.messages, request.session)
+            loop.rewritten(reduction.messages)
+            return reduction.usage
+        if rewriter is not None:
+            loop.rewritten(await rewriter(loop.step.messages))
+        return None
 
     async def _prepare(self, loop: ToolLoop, step: Prepare, runner: ToolRunner) -> Sequence[Any]:
         if self.arguments_handler is None:

@@ -6,18 +6,22 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from agentpipe._client import ChatClient, DelegatingChatClient
 from agentpipe._messages import Content, ReasoningContent, RefusalContent, TextContent
-from agentpipe._request import ChatRequest
+from agentpipe._request import ChatRequest, Run
 from agentpipe._responses import ChatResponseUpdate
 from agentpipe._waist import closing
 from agentpipe.exceptions import AgentPipeError
 from agentpipe.layers._patterns import Finder, Pattern, finder
 from agentpipe.layers._texts import changed_content, changed_message, changed_update
+
+#: Where a session keeps what the placeholders stand for that the endpoint has seen.
+_STATE = "agentpipe.redacted"
 
 
 class RedactingChatClient(DelegatingChatClient):
@@ -25,8 +29,8 @@ class RedactingChatClient(DelegatingChatClient):
 
     Out: texts, thoughts, arguments and results of calls, and the instructions. Back: the same, also where a stream
     cuts a placeholder in two. One value has one placeholder, in every request of this layer, so that a model's cache
-    and a history agree. Images, files, declarations of tools and what an endpoint wants echoed
-    (``provider_data``) go as they are.
+    and a history agree; where the endpoint keeps the conversation, the session keeps what its placeholders stand for.
+    Images, files, declarations of tools and what an endpoint wants echoed (``provider_data``) go as they are.
 
     Below the FunctionInvokingChatClient, where people want it, tools get the real values, and what they return is
     redacted before the model sees it. Above it, tools get placeholders, and the model sees what they return.
@@ -52,11 +56,12 @@ class RedactingChatClient(DelegatingChatClient):
             raise ValueError("patterns must name at least one thing to replace")
         self.patterns = given
         self._finders = [finder(pattern) for pattern in given]
+        self._runs: WeakKeyDictionary[Run, dict[str, str]] = WeakKeyDictionary()
         self._key = key.encode() if key is not None else secrets.token_bytes(16)
 
     async def respond(self, request: ChatRequest) -> AsyncIterator[ChatResponseUpdate]:
         """Ask with placeholders; the answer has the real values again."""
-        hidden = _Hidden(self._finders, self._key)
+        hidden = _Hidden(self._finders, self._key, self._earlier(request))
         late: list[ChatResponseUpdate] = []
         down = request.replace(
             messages=[changed_message(message, hidden.hide) for message in request.messages],
@@ -67,6 +72,8 @@ class RedactingChatClient(DelegatingChatClient):
         try:
             async with closing(self.inner.respond(down)) as updates:
                 async for update in updates:
+                    if update.conversation_id is not None:
+                        self._remember(request, hidden.values)
                     for restored in restorer.feed(update):
                         yield restored
             for restored in restorer.end():
@@ -80,6 +87,22 @@ class RedactingChatClient(DelegatingChatClient):
             if request.late is not None:
                 request.late.extend([changed_update(update, hidden.restore) for update in late])
 
+    # Where the endpoint keeps the conversation, it may use a placeholder that is in no message that we send again.
+
+    def _earlier(self, request: ChatRequest) -> dict[str, str]:
+        if request.options.conversation_id is None:
+            return {}
+        if request.session is None:
+            return self._runs.get(request.run, {}) if request.run is not None else {}
+        kept = request.session.state.get(_STATE)
+        return {name: value for name, value in kept.items() if isinstance(value, str)} if isinstance(kept, dict) else {}
+
+    def _remember(self, request: ChatRequest, values: Mapping[str, str]) -> None:
+        if request.session is not None:
+            request.session.state[_STATE] = dict(values)
+        elif request.run is not None:
+            self._runs[request.run] = dict(values)
+
     def _settings(self) -> dict[str, object]:
         return {"patterns": [label for label, _ in self._finders]}
 
@@ -87,10 +110,10 @@ class RedactingChatClient(DelegatingChatClient):
 class _Hidden:
     """The values of one request and their placeholders."""
 
-    def __init__(self, finders: Sequence[Finder], key: bytes) -> None:
+    def __init__(self, finders: Sequence[Finder], key: bytes, earlier: Mapping[str, str]) -> None:
+        self.values = dict(earlier)  # by placeholder
         self._finders = finders
         self._key = key
-        self._values: dict[str, str] = {}  # by placeholder
 
     def hide(self, text: str) -> str:
         """The text with placeholders."""
@@ -109,13 +132,13 @@ class _Hidden:
         # Keyed, since the few digits of a phone number could be guessed from a plain hash.
         digest = hmac.new(self._key, value.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
         length = 8
-        while self._values.setdefault(made := f"[{label.upper()[:24]}_{digest[:length]}]", value) != value:
+        while self.values.setdefault(made := f"[{label.upper()[:24]}_{digest[:length]}]", value) != value:
             length += 4
         return made
 
     def restore(self, text: str) -> str:
         """The text with the real values."""
-        return _PLACEHOLDER.sub(lambda match: self._values.get(match.group(), match.group()), text)
+        return _PLACEHOLDER.sub(lambda match: self.values.get(match.group(), match.group()), text)
 
 
 _PLACEHOLDER = re.compile(r"\[[A-Z0-9]{1,24}_[0-9a-f]{8,24}\]")

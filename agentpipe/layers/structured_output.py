@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, Literal, get_args
 
 from agentpipe._client import ChatClient, DelegatingChatClient
-from agentpipe._layered import Layered
 from agentpipe._messages import Message, TextContent
 from agentpipe._options import ChatOptions, merge, tools_of
 from agentpipe._records import new_id, to_json
@@ -40,8 +39,8 @@ class StructuredOutputChatClient(DelegatingChatClient):
         max_repairs: How often to ask again; at least 0.
         how: "native" leaves it to the endpoint's json_schema; "tool" offers a tool ``final_answer`` that takes the
             object, which needs a FunctionInvokingChatClient inside; "prompt" writes the schema into the instructions
-            and asks for JSON mode. None goes by the profile of the endpoint inside: native where that has it, else
-            tool, else prompt.
+            and asks for JSON mode. None goes by the profiles of the endpoints inside: native where all have
+            it, else tool, else prompt.
 
     Raises:
         ValueError: A setting is out of range, or nothing inside can run a tool.
@@ -156,17 +155,15 @@ def _asking_again(request: ChatRequest, response: ChatResponse, question: Messag
 # ---------------------------------------------------------------------------------------------- three ways
 
 
+#: Where the profile of an endpoint tells what it knows.
+_KNOWN = "structured_output"
+
+
 def _best_way(inner: ChatClient) -> How:
-    profile = _profile(inner)
-    if profile is None or profile.structured_output == "json_schema":
+    profiles = [profile for layer in inner._walk() if hasattr(profile := getattr(layer, "profile", None), _KNOWN)]
+    if all(getattr(profile, _KNOWN) == "json_schema" for profile in profiles):
         return "native"
     return "prompt" if inner.find(FunctionInvokingChatClient) is None else "tool"
-
-
-def _profile(layer: Layered) -> Any:
-    """The profile of the endpoint inside; None where there is none that tells."""
-    profiles = (getattr(each, "profile", None) for each in layer._walk())
-    return next((profile for profile in profiles if hasattr(profile, "structured_output")), None)
 
 
 def _asking(options: ChatOptions, output: OutputType[Any], how: How, max_repairs: int) -> ChatOptions:

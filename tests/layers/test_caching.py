@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agentpipe import (
@@ -97,6 +97,7 @@ CONTENTS = st.one_of(
 
 
 @settings(max_examples=100, deadline=None)
+@example([(TextContent("x" * 3 * PIECE, {"signature": "s"}),)])
 @given(st.lists(st.lists(CONTENTS, max_size=4).map(tuple), max_size=3))
 def test_streamed_again_is_the_same_as_whole(messages: list[Any]) -> None:
     """However an answer is cut into pieces, it folds into what it was."""
@@ -242,9 +243,19 @@ async def settle() -> None:
 
 async def test_equal_requests_at_once_ask_once(streaming: bool) -> None:
     """Ten equal requests at the same time are one question and ten answers."""
-    endpoint = ScriptedChatClient("Hello.")
+    go = asyncio.Event()
+
+    async def answer(request: ChatRequest) -> str:
+        await go.wait()
+        return "Hello."
+
+    endpoint = ScriptedChatClient(answer, "asked twice")
     client = CachingChatClient(endpoint)
-    answers = await asyncio.gather(*[ask(client, "Hi", streaming) for _ in range(10)])
+    asked = [asyncio.create_task(ask(client, "Hi", streaming)) for _ in range(10)]
+    await settle()
+    go.set()
+    answers = await asyncio.gather(*asked)
+    del asked
     assert {answer.text for answer in answers} == {"Hello."}
     assert len(endpoint.requests) == 1
     assert not client._turns
@@ -263,6 +274,7 @@ async def test_a_waiter_takes_over(how: str) -> None:
     client = CachingChatClient(endpoint)
     tasks = [asyncio.create_task(client.get_response("Hi")) for _ in range(4)]
     await settle()
+    assert len(endpoint.requests) == 1
     if how == "cancelled":
         tasks[0].cancel()
     else:

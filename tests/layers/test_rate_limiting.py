@@ -184,7 +184,11 @@ def test_a_limiter_serves_one_event_loop_after_the_other() -> None:
     async def many() -> list[ChatResponse]:
         return await asyncio.gather(*[client.get_response("Hi") for _ in range(5)])
 
-    client = RateLimitingChatClient(ScriptedChatClient(*["Hello."] * 10), max_concurrent=1)
+    async def answer(request: ChatRequest) -> str:
+        await asyncio.sleep(0)
+        return "Hello."
+
+    client = RateLimitingChatClient(ScriptedChatClient(*[answer] * 10), max_concurrent=1)
     assert len(asyncio.run(many())) == len(asyncio.run(many())) == 5
 
 

@@ -65,6 +65,14 @@ async def test_auto_asks_what_the_file_has_not(path: Path, streaming: bool) -> N
     assert len(json.loads(path.read_text("utf-8"))["exchanges"]) == 2
 
 
+async def test_equal_requests_are_asked_and_recorded_each(path: Path, streaming: bool) -> None:
+    """What was recorded a moment ago is no answer to the next request: the endpoint may say something else."""
+    client = RecordingChatClient(ScriptedChatClient("one", "two"), path)
+    assert [(await ask(client, "Hi", streaming)).text for _ in range(2)] == ["one", "two"]
+    replay = RecordingChatClient(None, path)
+    assert [(await ask(replay, "Hi", streaming)).text for _ in range(2)] == ["one", "two"]
+
+
 async def test_record_begins_anew(path: Path) -> None:
     """mode="record" asks always, and what was in the file is gone."""
     await RecordingChatClient(ScriptedChatClient("old"), path).get_response("Hi")

@@ -338,6 +338,39 @@ async def test_however_the_stream_is_cut(parts: list[str], data: Any) -> None:
     assert response.text == said
 
 
+@pytest.mark.parametrize("with_session", [True, False])
+async def test_an_endpoint_that_keeps_the_conversation(with_session: bool, streaming: bool) -> None:
+    """It may use a placeholder of an earlier round or turn, though the message is not sent again."""
+    seen: list[str] = []
+
+    def answers(request: ChatRequest) -> list[ChatResponseUpdate]:
+        seen.extend(PLACEHOLDER.findall(str(request.messages)))
+        content = call("look") if not seen[1:] and len(client.requests) == 1 else TextContent(f"To {seen[0]}.")
+        return [
+            ChatResponseUpdate((content,), "assistant", conversation_id="conv"),
+            ChatResponseUpdate(finish_reason="stop"),
+        ]
+
+    def look() -> str:
+        """Look."""
+        return "fine"
+
+    client = ScriptedChatClient(answers, answers, answers)
+    agent = Agent(RedactingChatClient(client, patterns=["email"]), tools=[look])
+    session = AgentSession() if with_session else None
+    assert (await ask(agent, f"I am {EMAIL}.", streaming, session=session)).text == f"To {EMAIL}."
+    assert EMAIL not in str(client.requests[1].messages)
+    if session is not None:
+        later = AgentSession.model_validate_json(session.model_dump_json())
+        fresh = Agent(RedactingChatClient(client, patterns=["email"]), tools=[look])
+        assert (await ask(fresh, "Who am I?", streaming, session=later)).text == f"To {EMAIL}."
+    for state in (None, 3, ["x"], {"[EMAIL_00000000]": 3}):
+        hostile = AgentSession(state={"agentpipe.redacted": state}, conversation_id="conv")
+        stack = RedactingChatClient(ScriptedChatClient("[EMAIL_00000000]"), patterns=["email"])
+        answer = await ask(Agent(stack), "hi", streaming, session=hostile)
+        assert answer.text == "[EMAIL_00000000]"
+
+
 @given(st.lists(messages, max_size=4), st.booleans())
 async def test_whatever_the_messages(given: list[Message], streaming: bool) -> None:
     """Of any messages no letter gets out, and all of them come back as they were."""

@@ -17,6 +17,7 @@ from agentpipe import (
     ChatResponse,
     ChatResponseUpdate,
     EndpointProfile,
+    FallbackChatClient,
     FunctionCallContent,
     FunctionInvokingChatClient,
     LoopLimits,
@@ -175,6 +176,14 @@ async def test_the_way_goes_by_the_endpoint(endpoint: Any, loop: bool, asked: An
     options = client.requests[0].options
     assert (options.response_format, len(options.tools or ())) == asked
     assert response.parse(City) == PARIS
+
+
+async def test_several_endpoints(streaming: bool) -> None:
+    """Where one of several does not know schemas, the way is one that all of them know."""
+    clients = [Endpoint(known, call("final_answer", json.loads(RIGHT))) for known in ("json_schema", "json_object")]
+    stack = StructuredOutputChatClient(FunctionInvokingChatClient(FallbackChatClient(*clients)))
+    assert (await ask(stack, "?", streaming, options=AS_CITY)).parse(City) == PARIS
+    assert clients[0].requests[0].options.tool_choice == "final_answer"
 
 
 @pytest.mark.parametrize("how", ["native", "tool", "prompt"])

@@ -77,6 +77,24 @@ def test_a_whole_message_at_the_end_of_a_stream_is_not_said_twice() -> None:
     assert streamed(delta(reasoning_content="hm"), parts, end=None).text == "hi"
 
 
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"finish_reason": "length"},
+        {"usage": {"prompt_tokens": 3, "completion_tokens": 2}},
+        {"message": {"content": "hello, world"}},
+    ],
+    ids=lambda extra: next(iter(extra)),
+)
+def test_a_piece_of_text_may_tell_more(extra: Json) -> None:
+    """What stands beside a piece of text, in its own choice, is not missed for the text."""
+    last: Json = {"choices": [{"index": 0, "delta": {"content": "llo"}, **extra}]}
+    response = streamed(delta(content="he"), last, end=None)
+    assert response.text == ("hello, world" if "message" in extra else "hello")
+    assert response.finish_reason == extra.get("finish_reason", "stop")
+    assert (response.usage is not None) is ("usage" in extra)
+
+
 def test_the_first_choice_counts() -> None:
     """Further choices are left alone, in whatever order they come."""
     first, other = {"index": 0, "delta": {"content": "yes"}}, {"index": 1, "delta": {"content": "no"}}

@@ -203,11 +203,12 @@ def events_of(function: Callable[[], object]) -> int:
 
 
 @pytest.mark.parametrize("name", [None, "f"], ids=["plain", "the name in every fragment"])
-def test_fragments_cost_the_same_each(name: str | None) -> None:
+@pytest.mark.parametrize("piece", [',"k%s":{}', "{%s}"], ids=["one object", "object after object"])
+def test_fragments_cost_the_same_each(piece: str, name: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice the fragments are twice the work, also where each of them could be the end of the arguments."""
 
     def fold(count: int) -> Callable[[], object]:
-        pieces = [f',"k{number}":{{}}' for number in range(count)]
+        pieces = [piece.replace("%s", str(number)) for number in range(count)]
         chunks = [calls(fragment(piece, name, None, 0)) for piece in pieces]
 
         def run() -> None:
@@ -222,3 +223,8 @@ def test_fragments_cost_the_same_each(name: str | None) -> None:
 
     once, twice = events_of(fold(400)), events_of(fold(800))
     assert twice < 2.2 * once
+
+    read: list[int] = []
+    monkeypatch.setattr("agentpipe.openai._calls._object_of", lambda text: read.append(len(text)))
+    fold(400)()
+    assert len(read) <= 2  # how often all that has come so far is read at once
