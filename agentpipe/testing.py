@@ -30,7 +30,7 @@ Step = (
     | Content
     | Message
     | ChatResponse
-    | Sequence[str | Content | ChatResponseUpdate]
+    | Sequence[str | Content | ChatResponseUpdate | BaseException]
     | BaseException
     | Callable[[ChatRequest], Any]
 )
