@@ -1037,7 +1037,9 @@ async def test_a_summary_made_inside_of_the_loop_counts(streaming: bool) -> None
     """A reducer that asks a model is a message_rewriter too: its summary is kept in the session, its usage counted."""
     writer = ScriptedChatClient("(a summary)", usage=UsageDetails(100, 1, 101))
     reducer = SummarizingReducer(writer, max_tokens=60, keep_tokens=30)
-    script = ScriptedChatClient([call("echo", text="x" * 200)], [call("echo", text="y")], "done", usage=UsageDetails(1, 1, 2))
+    script = ScriptedChatClient(
+        [call("echo", text="x" * 200)], [call("echo", text="y")], "done", usage=UsageDetails(1, 1, 2)
+    )
     agent, session = Agent(FunctionInvokingChatClient(script, message_rewriter=reducer), tools=[echo]), AgentSession()
     response = await ask(agent, "go", streaming, session=session)
     assert response.usage == UsageDetails(103, 4, 107)

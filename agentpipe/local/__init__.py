@@ -25,6 +25,8 @@ __all__ = ["LocalChatClient", "LocalModelError", "cache_dir", "weights"]
 MODEL = "SmolLM2-135M-Instruct"
 #: What llama.cpp's server takes, with the template of this package.
 PROFILE = EndpointProfile(tool_choice=("auto", "none", "required"), tool_call_content="", strict_tools=False)
+#: llama.cpp closes a connection after a streamed answer, having promised to keep it; the next request could be lost.
+_HEADERS = {"connection": "close"}
 #: Stands for the address and the key of a server that has not been started.
 _NOT_YET = "http://127.0.0.1"
 
@@ -95,7 +97,7 @@ class LocalChatClient(OpenAIChatClient):
             server = acquire(ServerSettings(path, self.template, self.threads, self.context, self.parallel))
             self.base_url = server.base_url
             self._transport = Transport(
-                base_url=server.base_url, api_key=server.key, headers=None, timeout=None, aiohttp=False, client=None
+                base_url=server.base_url, api_key=server.key, headers=_HEADERS, timeout=None, aiohttp=False, client=None
             )
             self._server = server
 
