@@ -40,7 +40,7 @@ class Chat:
         try:
             return await self._run(prompt)
         finally:
-            await self.agent.aclose()
+            await self._close()
 
     def converse(self, runner: asyncio.Runner) -> int:
         """Ask what is typed until there is no more; the exit code. Ctrl-C ends a run, and at the prompt all of it."""
@@ -51,8 +51,12 @@ class Chat:
         except KeyboardInterrupt:
             print(file=sys.stderr)
         finally:
-            runner.run(self.agent.aclose())
+            runner.run(self._close())
         return DONE
+
+    async def _close(self) -> None:
+        await self.agent.aclose()
+        self.display.close()
 
     def _read_line(self) -> str | None:
         try:

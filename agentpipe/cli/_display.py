@@ -42,6 +42,9 @@ class Display(Protocol):
     def fetching(self, what: str, done: int, total: int) -> None:
         """The weights of the local model are being fetched."""
 
+    def close(self) -> None:
+        """Nothing more is to be shown."""
+
 
 class TextDisplay:
     """For people: the answer goes to stdout; calls, results and durations to stderr, if that is a terminal."""
@@ -57,7 +60,6 @@ class TextDisplay:
     def update(self, update: ChatResponseUpdate) -> None:
         """Write text at once, and a line for each call and result."""
         for content in update.contents:
-            # A result is no answer, though a tool may say it in text.
             if isinstance(content, (TextContent, RefusalContent)):
                 self._say(content.text)
             else:
@@ -72,7 +74,7 @@ class TextDisplay:
         if isinstance(content, FunctionCallContent):
             self._begun[content.call_id] = time.monotonic()
             arguments = ", ".join(f"{name}={value!r}" for name, value in content.arguments.items())
-            self._tell(f"→ {content.name}({arguments or content.raw_arguments or ''})", "cyan")
+            self._tell(f"→ {content.name}({_short(arguments or content.raw_arguments or '')})", "cyan")
         elif isinstance(content, FunctionResultContent):
             begun = self._begun.pop(content.call_id, None)
             took = f" ({time.monotonic() - begun:.1f} s)" if begun is not None else ""
@@ -106,14 +108,13 @@ class TextDisplay:
 
     def failed(self, why: str) -> None:
         """One line on stderr."""
-        if self._bar is not None:
-            self._bar.stop()
+        self.close()
         self._end_line()
         print(f"agentpipe: {why}", file=sys.stderr, flush=True)
 
     def ask(self, question: str) -> str | None:
         """Ask on the terminal."""
-        if not (sys.stdin.isatty() and self._shows):
+        if not (self._shows and sys.stdin and sys.stdin.isatty()):
             print(f"agentpipe: nobody to ask: {question}", file=sys.stderr)
             return None
         self._end_line()
@@ -126,6 +127,11 @@ class TextDisplay:
         elif not self._fetches:
             print(f"agentpipe: {what}", file=sys.stderr, flush=True)
         self._fetches = True
+
+    def close(self) -> None:
+        """Take the progress bar away, should it still stand."""
+        if self._bar is not None:
+            self._bar.stop()
 
 
 class JsonDisplay:
@@ -160,6 +166,9 @@ class JsonDisplay:
         if not self._fetches:
             print(f"agentpipe: {what}", file=sys.stderr, flush=True)
         self._fetches = True
+
+    def close(self) -> None:
+        """Every line is whole already."""
 
     def _write(self, event: dict[str, Any]) -> None:
         print(json.dumps(event, ensure_ascii=False), flush=True)

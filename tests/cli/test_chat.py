@@ -78,6 +78,13 @@ async def test_failed_run_is_one_line_and_1(desk: Path, json_flag: tuple[str, ..
         assert ended.out == ""
 
 
+async def test_refusal_is_an_answer(desk: Path) -> None:
+    """What a model says in refusal is shown as the answer that it is."""
+    async with StrictEndpoint({"content": None, "refusal": "I will not."}) as endpoint:
+        ended = await run("chat", "hello", *at(endpoint), cwd=desk)
+    assert (ended.code, ended.out) == (0, "I will not.\n")
+
+
 async def test_unreachable_endpoint_is_told(desk: Path) -> None:
     """Nobody at the URL: one line that names it, and exit code 1."""
     ended = await run("chat", "hello", "--base-url", "http://127.0.0.1:9/v1", "--model", "m", cwd=desk)

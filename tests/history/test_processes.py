@@ -34,15 +34,15 @@ def start(place: tuple[str, str], session: AgentSession, name: str, turns: int) 
 
 
 def finish(writer: subprocess.Popen[str]) -> None:
-    writer.communicate(timeout=120)
-    assert writer.returncode == 0
+    said, _ = writer.communicate(timeout=120)
+    assert writer.returncode == 0, said
 
 
 def kill_after(writer: subprocess.Popen[str], lines: int) -> None:
     """Kill ``writer`` once it has said so many lines: before, in or after an append."""
     assert writer.stdout is not None
     for _ in range(lines):
-        writer.stdout.readline()
+        assert writer.stdout.readline(), "the writer ended by itself"
     writer.kill()
     writer.wait()
     writer.stdout.close()

@@ -47,8 +47,8 @@ async def test_agent_calls_its_tool_on_a_real_model(client: LocalChatClient, str
     assert response.stop_reason == "answer"
     assert response.model
     assert response.usage is not None
-    assert response.usage.input_tokens > 0
-    assert response.usage.output_tokens > 0
+    assert response.usage.input_tokens
+    assert response.usage.output_tokens
     assert [message.role for message in session.messages] == ["user", *[m.role for m in response.messages]]
 
 
