@@ -236,6 +236,9 @@ class _Run:
         except Exception:
             self.steps.broken = True
             raise
+        except BaseException:
+            self.steps.give_back(messages)  # cancelled: whether they are stored is not known, and adding twice is safe
+            raise
 
     async def _tell(self, response: ChatResponse, error: BaseException | None) -> None:
         while self.told:
@@ -277,6 +280,10 @@ class _Steps:
         messages = self.folder.messages()[self._stored :]
         self._stored += len(messages)
         return messages
+
+    def give_back(self, messages: Sequence[Message]) -> None:
+        """Of what was taken, these may not have been stored."""
+        self._stored = max(0, self._stored - len(messages))
 
     def take_closed(self) -> list[Message]:
         """Of a run that failed: what is not stored yet and was finished, with a result for each open call."""

@@ -48,7 +48,7 @@ class Record:
 
     def model_dump_json(self) -> str:
         """This record as a JSON text."""
-        return json.dumps(self.model_dump(), ensure_ascii=False, separators=(",", ":"))
+        return json_text(self.model_dump())
 
     @classmethod
     def model_validate(cls, data: object) -> Self:
@@ -58,7 +58,12 @@ class Record:
     @classmethod
     def model_validate_json(cls, text: str | bytes) -> Self:
         """The record that the JSON ``text`` describes; ValueError that says what is wrong if none."""
-        return cast("Self", _adapter(cls).validate_json(text))
+        try:
+            return cast("Self", _adapter(cls).validate_json(text))
+        except ValueError as error:
+            if "surrogate" not in str(error):
+                raise
+        return cls.model_validate(json.loads(text))  # half a surrogate pair, which the strict reader refuses
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
@@ -97,6 +102,16 @@ class Record:
 
 #: A kind of record; an alias, since in the body of a Record ``type`` is its tag.
 RecordType = type[Record]
+
+
+def json_text(value: object) -> str:
+    """The JSON text of JSON values, such that it can be encoded: a lone surrogate is escaped."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(value, separators=(",", ":"))
+    return text
 
 
 def to_json(value: object) -> Any:

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from agentpipe._messages import Message
-from agentpipe._records import new_id, to_json
+from agentpipe._records import json_text, new_id, to_json
 
 VERSION = 1
 #: How deep the JSON of a session may be nested: as deep as pydantic reads, and far from where Python gives up.
@@ -159,16 +159,6 @@ class _Turns:
 
 
 _making_turns = threading.Lock()
-
-
-def json_text(value: object) -> str:
-    """The JSON text of JSON values, such that it can be encoded: a lone surrogate is escaped."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return json.dumps(value, separators=(",", ":"))
-    return text
 
 
 _KNOWN = {"version", "id", "created_at", "state", "conversation_id", "messages"}

@@ -281,6 +281,27 @@ async def test_options_agent_run_provider(streaming: bool) -> None:
     assert (options.temperature, options.top_p, options.seed, options.stop) == (0.3, 0.5, 1, ("a", "b", "c"))
 
 
+async def test_cancelled_while_a_round_is_stored(streaming: bool) -> None:
+    """A run that is cancelled while the store is at work tries again: the finished round is not lost."""
+    storing = asyncio.Event()
+
+    class Slow(Listed):
+        async def add_messages(self, session: AgentSession, messages: Sequence[Message]) -> None:
+            if len(messages) == 2 and not storing.is_set():
+                storing.set()
+                await asyncio.Event().wait()
+            await super().add_messages(session, messages)
+
+    history = Slow()
+    agent = Agent(ScriptedChatClient([call("echo")], "never"), tools=[echo], history_provider=history)
+    task = asyncio.ensure_future(ask(agent, "go", streaming, session=AgentSession()))
+    await storing.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [message.role for message in history.messages] == ["user", "assistant", "tool"]
+
+
 def test_the_function_invoking_layer_is_added_once() -> None:
     """An agent adds the loop where there is none, and shows it in the tree."""
     script = ScriptedChatClient()

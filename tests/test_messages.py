@@ -58,6 +58,14 @@ def test_messages_are_fields_of_pydantic_models(message: Message) -> None:
     assert adapter.validate_json(adapter.dump_json([message])) == [message]
 
 
+def test_half_a_surrogate_pair_survives_json() -> None:
+    """Text that cannot be encoded is written escaped, and read back as it was."""
+    message = Message("user", "\ud800 and \x00")
+    text = message.model_dump_json()
+    text.encode()
+    assert Message.model_validate_json(text) == message
+
+
 def test_what_is_not_known_is_kept() -> None:
     """Contents of unknown kinds and unknown fields are kept as they came."""
     told = {

@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 
 from agentpipe._messages import Message
 from agentpipe._providers import HistoryProvider
-from agentpipe._records import new_id
-from agentpipe._session import AgentSession, json_text
+from agentpipe._records import json_text, new_id
+from agentpipe._session import AgentSession
 from agentpipe.exceptions import HistoryError
 
 #: The version of the layout (session, seq, item, body) that this code writes and reads.

@@ -7,6 +7,7 @@ costs no new TLS context, and its connections are there already. A pool ends wit
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -204,7 +205,7 @@ class Transport:
             del _POOLS[ended]  # one that did not shut down in order, and took its connections with it
         pools = _POOLS.setdefault(loop, {})
         secure = urlsplit(self.base_url or "https:").scheme == "https"
-        key = (self._timeout, self._aiohttp, secure)
+        key = (self._timeout, self._aiohttp, secure, self._is_loopback)
         pool = pools.get(key)
         if pool is None:
             pool = _Pool(self._http_client(secure), pools, key)
@@ -223,6 +224,11 @@ class Transport:
             http_client=pool.http_client,
         )
 
+    @property
+    def _is_loopback(self) -> bool:
+        host = urlsplit(self.base_url or "").hostname or ""
+        return host in ("localhost", "::1") or host.startswith("127.")
+
     def _http_client(self, secure: bool) -> Any:
         from urllib.request import getproxies
 
@@ -231,7 +237,8 @@ class Transport:
 
         silence = self._timeout or READ_TIMEOUT
         settings: dict[str, Any] = {"timeout": httpx2.Timeout(silence, connect=min(CONNECT_TIMEOUT, silence))}
-        proxies = bool(getproxies().keys() & {"http", "https", "all"})  # "no" alone is none
+        # "no" alone is none; and what runs on this machine is asked without one, or prompt and key would leave it.
+        proxies = not self._is_loopback and bool(getproxies().keys() & {"http", "https", "all"})
         # At http there is nothing to verify, and loading certificates takes 30 ms. Without any, nothing passes.
         bare = not secure and not proxies
         verify = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if bare else httpx2.create_ssl_context()
@@ -359,6 +366,6 @@ def _root(error: BaseException) -> BaseException:
 def _why(error: BaseException) -> str:
     root = _root(error)
     name = type(root).__name__
-    if "Connect" in name or isinstance(root, ConnectionRefusedError):
+    if "Connect" in name or isinstance(root, (ConnectionRefusedError, socket.gaierror)):
         return f"cannot be reached ({root or name})"
     return f"broke off the connection ({name}{f': {root}' if str(root) else ''})"

@@ -6,6 +6,7 @@ import asyncio
 import fcntl
 import os
 import pty
+import signal
 import sys
 import termios
 from collections.abc import Mapping
@@ -56,6 +57,12 @@ async def run(
     return Ended(process.returncode, out.decode(), err.decode())
 
 
+def _at_a_terminal() -> None:
+    """Make Ctrl-C reach the process as a signal, also where the tests were started with SIGINT ignored ("&")."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
 class Terminal:
     """The command on a terminal: what it shows, and what is typed.
 
@@ -83,7 +90,7 @@ class Terminal:
             stdout=slave,
             stderr=slave,
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that Ctrl-C reaches it as a signal
+            preexec_fn=_at_a_terminal,
         )
         os.close(slave)
         asyncio.get_running_loop().add_reader(self._master, self._read)
