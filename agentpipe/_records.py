@@ -61,9 +61,13 @@ class Record:
         try:
             return cast("Self", _adapter(cls).validate_json(text))
         except ValueError as error:
-            if "surrogate" not in str(error):
+            if "Invalid JSON" not in str(error):
                 raise
-        return cls.model_validate(json.loads(text))  # half a surrogate pair, which the strict reader refuses
+            try:  # half a surrogate pair is no JSON for the strict reader
+                data = json.loads(text)
+            except (ValueError, RecursionError):
+                raise error from None
+        return cls.model_validate(data)
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
