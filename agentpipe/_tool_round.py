@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from agentpipe._messages import (
     Content,
@@ -181,7 +181,7 @@ class ToolRound:
         self._concurrency = concurrency
         self._outcomes: list[Outcome | None] = [planned.settled for planned in calls]
         self._contexts: list[ToolContext[Any] | None] = [None] * len(calls)
-        self._tasks: dict[asyncio.Task[Outcome], int] = {}
+        self._tasks: dict[asyncio.Task[None], int] = {}
         self._begun = 0
         self._recorded = 0
         self._progress: deque[ChatResponseUpdate] = deque()
@@ -241,22 +241,24 @@ class ToolRound:
         planned = self._calls[index]
         context = self._runner.context(self.loop, planned, index, len(self._calls), self)
         self._contexts[index] = context
-        task = self._asyncio_loop.create_task(self._runner.outcome(context, self))
+        task = self._asyncio_loop.create_task(self._run(index, context))
         self._tasks[task] = index
-        task.add_done_callback(self._ended)
 
-    def _ended(self, task: asyncio.Task[Outcome]) -> None:
-        index = self._tasks.pop(task, None)
-        if index is None:
-            return  # noted already
-        self._changed.set()
-        if task.cancelled():
+    async def _run(self, index: int, context: ToolContext[Any]) -> None:
+        """Run a call, and note what came of it."""
+        try:
+            self._outcomes[index] = await self._runner.outcome(context, self)
+        except asyncio.CancelledError:
             self._settle(index, self._cancelled_text(index))
-        elif (error := task.exception()) is not None:
+            raise
+        except BaseException as error:
             self.loop.fail(error)
             self._settle(index, FAILED)
-        else:
-            self._outcomes[index] = task.result()
+            if isinstance(error, (KeyboardInterrupt, SystemExit)):
+                raise
+        finally:
+            self._tasks.pop(cast("asyncio.Task[None]", asyncio.current_task()), None)
+            self._changed.set()
 
     def _cancelled_text(self, index: int) -> str:
         if not self._abandoned:
@@ -295,13 +297,15 @@ class ToolRound:
 
     async def _cancel_tasks(self) -> None:
         self.cancelled = True
-        tasks = list(self._tasks)
+        tasks = dict(self._tasks)
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        for task in tasks:
-            self._ended(task)
+        for index in tasks.values():
+            if self._outcomes[index] is None:  # cancelled before its first step
+                self._settle(index, self._cancelled_text(index))
+        self._tasks.clear()
 
     async def abandon(self) -> list[ChatResponseUpdate]:
         """The run ends here: cancel what runs and wait for it. Returns what closes the transcript."""
