@@ -565,7 +565,7 @@ class ToolLoop:
         """The failed results of the round; counts the rounds in a row in which nothing else came out."""
         told = [outcome for planned, outcome in self._outcomes if planned.counts]
         failures = [o for o in told if isinstance(o, FunctionResultContent) and o.is_error]
-        if told:
+        if told and not self._pending:  # a call that waits has not failed
             self._failed_rounds = self._failed_rounds + 1 if len(failures) == len(told) else 0
         return failures
 

@@ -203,6 +203,36 @@ async def test_after_run_hears_of_failures(streaming: bool) -> None:
     assert heard == [("TransportError", 2)]
 
 
+@pytest.mark.parametrize("required", [True, False])
+async def test_a_provider_that_fails_after_the_run(required: bool, streaming: bool) -> None:
+    """A7: A failure in after_run is raised, the others hear of it, and what was said is stored; an optional one is logged."""
+    heard: list[Any] = []
+
+    class Hears(ContextProvider):
+        async def after_run(
+            self, request: ChatRequest, response: ChatResponse | None, error: BaseException | None
+        ) -> None:
+            heard.append(error)
+
+    class Fails(ContextProvider):
+        async def after_run(
+            self, request: ChatRequest, response: ChatResponse | None, error: BaseException | None
+        ) -> None:
+            raise OSError("no database")
+
+    failing, session = Fails(), AgentSession()
+    failing.required = required
+    agent = Agent(ScriptedChatClient("hi"), context_providers=[Hears(), failing])
+    if required:
+        with pytest.raises(OSError, match="no database") as caught:
+            await ask(agent, "go", streaming, session=session)
+        assert heard == [caught.value]
+    else:
+        assert (await ask(agent, "go", streaming, session=session)).text == "hi"
+        assert heard == [None]
+    assert [message.text for message in session.messages] == ["go", "hi"]
+
+
 def test_what_is_no_provider_is_refused() -> None:
     """A provider has to be a ContextProvider or an async function; anything else raises where the agent is made."""
     with pytest.raises(TypeError, match="context provider"):

@@ -70,6 +70,9 @@ TABLE: dict[str, tuple[dict[str, Any], list[tuple[str, Any]], list[str]]] = {
     "a direct return": ({}, [turn("direct"), results("ok")], [GO, ROUND, "stop return_directly"]),
     "a direct return that fails": ({}, [turn("direct"), results("error"), turn("hi")], [GO, ROUND, GO, "stop answer"]),
     "the first failure": ({"max_consecutive_errors": 0}, [turn("f"), results("error")], [GO, ROUND, "fail"]),
+    "a failure beside a call that waits": (
+        {"max_consecutive_errors": 0}, [turn("f", "careful"), results("error")], [GO, ROUND, "stop approval"],
+    ),
     "a failure beside a success": (
         {"max_consecutive_errors": 0}, [turn("f", "f"), results("error", "ok"), turn("hi")], [GO, ROUND, GO, "stop answer"],
     ),
