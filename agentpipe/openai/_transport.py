@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
+from agentpipe._responses import close
 from agentpipe.exceptions import ChatClientError, TransportError
 from agentpipe.openai._body import as_values
 from agentpipe.openai._errors import error_of
@@ -76,7 +77,8 @@ class Answer:
         self.headers: Mapping[str, str] = response.headers
         self.broken = False
         encoded = self.headers.get("content-encoding")
-        self._packets: AsyncGenerator[bytes, None] = response.aiter_bytes() if encoded else response.aiter_raw()
+        # The stream itself is what aiter_raw would give, at half the price.
+        self._packets: AsyncIterator[bytes] = response.aiter_bytes() if encoded else aiter(response.stream)
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
@@ -102,7 +104,7 @@ class Answer:
 
     async def aclose(self) -> None:
         """Close the connection, unless the answer was read to its end."""
-        await self._packets.aclose()
+        await close(self._packets)
         await self._response.aclose()
 
 
