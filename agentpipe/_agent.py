@@ -31,7 +31,9 @@ class Agent(BaseAgent):
     """A chat client that knows what it is for.
 
     An agent holds no state of a run: any number of runs may go on at once, each with its own session or none. Runs on
-    one session take turns.
+    one session take turns. In a run the options are merged, the history is loaded, the context providers are asked in
+    their order, the input is stored, and the client is asked; each round is stored when it is finished, and at the end
+    the providers hear of it in reverse order, also of a failure.
 
     Args:
         client: What answers. A function-invoking layer is put around it where it has none.
@@ -73,7 +75,7 @@ class Agent(BaseAgent):
         self._history: HistoryProvider = history_provider or InMemoryHistoryProvider()
 
     def respond(self, request: ChatRequest) -> AsyncIterator[ChatResponseUpdate]:
-        """Run: see the module for the order in which things happen."""
+        """Run; `Agent` says what happens in which order."""
         options = merge(self.options, request.options)
         if request.session is None and not self.context_providers:
             return self._named(request.replace(options=options))

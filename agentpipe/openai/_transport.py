@@ -247,7 +247,7 @@ class Transport:
         if self._aiohttp:
             # None would be aiohttp's own limit of 100, zero is no limit.
             limits = httpx2.Limits(max_connections=0, keepalive_expiry=KEEPALIVE)
-            return openai.DefaultAioHttpClient(verify=verify, limits=limits, **settings)
+            return openai.DefaultAioHttpClient(verify=verify, limits=limits, trust_env=proxies, **settings)
         if proxies:
             limits = httpx2.Limits(max_connections=None, keepalive_expiry=KEEPALIVE)
             return openai.DefaultAsyncHttpx2Client(verify=verify, limits=limits, **settings)
