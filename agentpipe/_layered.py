@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from abc import ABC
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -67,13 +68,22 @@ class Layered(ABC):
         return _mermaid(self._node())
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self._settings().items())})"
+        told = [f"{name}={_told(name, value)}" for name, value in self._settings().items()]
+        return f"{type(self).__name__}({', '.join(told)})"
 
     def __str__(self) -> str:
         return "\n".join(_tree_lines(self._node()))
 
 
 _ABSENT = object()
+#: Settings that are called like secrets; that they are set is shown, what they are is not.
+_SECRET = re.compile(r"(?i)(^|_)(key|token|secret|password|credentials?|authorization|headers?)$")
+
+
+def _told(name: str, value: object) -> str:
+    return "..." if value is not None and _SECRET.search(name) else repr(value)
+
+
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -95,7 +105,10 @@ def is_live(function: Callable[..., object]) -> bool:
 
     Raises TypeError where it does neither.
     """
-    called = function if _is_routine(function) else getattr(function, "__call__", function)  # noqa: B004
+    called: object = function
+    while isinstance(called, partial):
+        called = called.func
+    called = called if inspect.isroutine(called) else getattr(called, "__call__", called)  # noqa: B004
     if inspect.isasyncgenfunction(called):
         return True
     if inspect.iscoroutinefunction(called):
@@ -104,10 +117,6 @@ def is_live(function: Callable[..., object]) -> bool:
         f"{name_of(function)} is no middleware: write it as 'async def {name_of(function)}(request, inner)' "
         "that yields updates or returns a response"
     )
-
-
-def _is_routine(function: object) -> bool:
-    return inspect.isroutine(function) or isinstance(function, partial)
 
 
 def name_of(function: object) -> str:

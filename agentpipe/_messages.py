@@ -19,7 +19,7 @@ from agentpipe._records import Record, RecordType, new_id, to_json
 Role = Literal["system", "user", "assistant", "tool"]
 Origin = Literal["input", "history", "context", "response"]
 
-_ROLES = frozenset({"system", "user", "assistant", "tool"})
+_ROLES = ("system", "user", "assistant", "tool")
 _put = object.__setattr__  # how the fields of a frozen record are set while it is made
 
 
@@ -158,6 +158,10 @@ class FunctionResultContent(Content):
     exception: BaseException | None = field(default=None, compare=False, repr=False)
     extra: Mapping[str, Any] | None = None
 
+    def __post_init__(self) -> None:
+        if type(self.contents) is not tuple:
+            _put(self, "contents", as_contents(self.contents))
+
     @property
     def text(self) -> str:
         """The result as the model reads it: text as it is, None as "Success", everything else as JSON."""
@@ -277,18 +281,37 @@ class ThoughtContent(Content):
 
 @dataclass(frozen=True, slots=True)
 class UnknownContent(Content):
-    """A content of a kind that this version does not know, kept as it came."""
+    """A content of a kind that this version does not know, kept as it came.
+
+    Raises ValueError where ``data`` has no 'type', or that of a known kind: it could be written, but not read back.
+    """
 
     data: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        tag = self.data.get("type")
+        if not isinstance(tag, str) or tag in CONTENT_KINDS:
+            raise ValueError(f"an unknown content needs a 'type' that no known kind has, not {tag!r:.80}")
 
     def model_dump(self) -> dict[str, Any]:
         """The content as it came."""
         return dict(self.data)
 
     @classmethod
-    def model_validate(cls, data: object) -> UnknownContent:
-        """Keep ``data`` as it is."""
-        return data if isinstance(data, UnknownContent) else cls(dict(cast("Mapping[str, Any]", data)))
+    def _is_family(cls) -> bool:
+        return True  # its fields are whatever came
+
+    @classmethod
+    def _kind_of(cls, data: Mapping[str, Any]) -> RecordType:
+        return UnknownContent
+
+    @classmethod
+    def _read(cls, data: object) -> Record:
+        if isinstance(data, UnknownContent):
+            return data
+        if not isinstance(data, Mapping):
+            raise ValueError(f"expected an object with a 'type', not {type(data).__name__}")
+        return cls(dict(data))
 
 
 CONTENT_KINDS: dict[str, type[Content]] = {
@@ -344,7 +367,7 @@ class Message(Record):
         if role not in _ROLES:
             raise ValueError(f"role must be one of 'system', 'user', 'assistant', 'tool', not {role!r}")
         _put(self, "role", role)
-        _put(self, "contents", contents if type(contents) is tuple else as_contents(contents))
+        _put(self, "contents", as_contents(contents))
         _put(self, "message_id", message_id)
         _put(self, "author_name", author_name)
         _put(self, "metadata", metadata)
@@ -374,6 +397,12 @@ class Message(Record):
 
 def as_contents(value: ContentLike | Iterable[ContentLike]) -> tuple[Content, ...]:
     """Contents from text, one content, or a sequence of these; TypeError for anything else."""
+    if type(value) is tuple:
+        for item in value:
+            if not isinstance(item, Content):
+                break
+        else:
+            return cast("tuple[Content, ...]", value)  # the usual case, made fast
     if isinstance(value, (str, Content)):
         return (_as_content(value),)
     if isinstance(value, Iterable) and not isinstance(value, (bytes, Mapping)):

@@ -45,12 +45,12 @@ class LoopLimits:
         _at_least("max_tool_calls", self.max_tool_calls, 0)
         if self.on_limit is not None and self.on_limit not in get_args(OnLimit):
             raise ValueError(f"on_limit must be one of {', '.join(get_args(OnLimit))}, not {self.on_limit!r}")
-        if self.timeout is not None and not self.timeout > 0:
+        if self.timeout is not None and not (isinstance(self.timeout, (int, float)) and self.timeout > 0):
             raise ValueError(f"timeout must be greater than 0 seconds, not {self.timeout!r}")
 
 
 def _at_least(name: str, value: int | None, least: int) -> None:
-    if value is not None and (not isinstance(value, int) or value < least):
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
         raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
 
 
@@ -64,7 +64,7 @@ class ChatOptions:
     around its tool calls, inside the middleware of the FunctionInvokingChatClient. ``metadata`` stays in the process;
     ``extra_body`` goes into the request as it is and wins.
 
-    Raises ValueError where two tools have one name, TypeError for what is no tool.
+    Raises ValueError where two tools have one name, TypeError for what is no tool, no stop text or no LoopLimits.
     """
 
     model: str | None = None
@@ -92,7 +92,9 @@ class ChatOptions:
         if self.tools is not None and type(self.tools) is not Tools:
             _put(self, "tools", as_tools(self.tools))
         if self.stop is not None:
-            _put(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop))
+            _put(self, "stop", _texts(self.stop))
+        if self.loop is not None and not isinstance(self.loop, LoopLimits):
+            raise TypeError(f"loop must be a LoopLimits, not {type(self.loop).__name__}")
 
     def replace(self, **changes: Any) -> ChatOptions:
         """The same options with other fields."""
@@ -103,6 +105,14 @@ class ChatOptions:
         # Headers are where keys travel.
         told = ["extra_headers=..." if part.startswith("extra_headers=") else part for part in told]
         return f"ChatOptions({', '.join(told)})"
+
+
+def _texts(stop: str | Sequence[str]) -> tuple[str, ...]:
+    texts = (stop,) if isinstance(stop, str) else tuple(stop) if isinstance(stop, Sequence) else (stop,)
+    for text in texts:
+        if not isinstance(text, str):
+            raise TypeError(f"stop must be a text or several, not {type(text).__name__}")
+    return texts
 
 
 NO_OPTIONS = ChatOptions()

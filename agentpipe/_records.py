@@ -17,6 +17,7 @@ from enum import Enum
 from typing import Any, ClassVar, Self, cast
 
 _MISSING = object()
+_TOO_DEEP = "the JSON is nested too deeply"
 
 
 def new_id(prefix: str) -> str:
@@ -41,10 +42,10 @@ class Record:
         dumped: dict[str, Any] = {} if self.type is None else {"type": self.type}
         for name, default in _written_fields(type(self)):
             value = getattr(self, name)
-            if value is not default and (default is _MISSING or value != default):
+            if value is not default and (default is None or default is _MISSING or value != default):
                 dumped[name] = to_json(value)
         extra = getattr(self, "extra", None)
-        return {**extra, **dumped} if extra else dumped
+        return {**to_json(extra), **dumped} if extra else dumped
 
     def model_dump_json(self) -> str:
         """This record as a JSON text."""
@@ -53,13 +54,18 @@ class Record:
     @classmethod
     def model_validate(cls, data: object) -> Self:
         """The record that ``data`` (a record, or JSON values) describes; ValueError that says what is wrong if none."""
-        return cast("Self", _adapter(cls).validate_python(data))
+        try:
+            return cast("Self", cls._read(data))
+        except RecursionError:
+            raise ValueError(_TOO_DEEP) from None
 
     @classmethod
     def model_validate_json(cls, text: str | bytes) -> Self:
         """The record that the JSON ``text`` describes; ValueError that says what is wrong if none."""
         try:
             return cast("Self", _adapter(cls).validate_json(text))
+        except RecursionError:
+            raise ValueError(_TOO_DEEP) from None
         except ValueError as error:
             if "Invalid JSON" not in str(error):
                 raise
@@ -73,11 +79,14 @@ class Record:
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
         from pydantic_core import core_schema
 
-        if _BUILDING.pop(cls, None) is None:
+        if getattr(_building, "record", None) is not cls:
             # A field of something else: pydantic would share one schema between fields, but not what stands around it.
-            inner: Any = core_schema.no_info_plain_validator_function(cls.model_validate)
-        elif cls._is_family():
-            inner = _dispatch_schema(cls)
+            return core_schema.no_info_plain_validator_function(
+                cls._read, serialization=core_schema.plain_serializer_function_ser_schema(Record.model_dump)
+            )
+        _building.record = None
+        if cls._is_family():
+            inner: Any = _dispatch_schema(cls)
         else:
             inner = _record_schema(cls, handler(source))
 
@@ -87,6 +96,11 @@ class Record:
         return core_schema.no_info_wrap_validator_function(
             keep_records, inner, serialization=core_schema.plain_serializer_function_ser_schema(Record.model_dump)
         )
+
+    @classmethod
+    def _read(cls, data: object) -> Record:
+        """`model_validate` inside of another record: nesting that is too deep is told of by the outermost."""
+        return cast("Record", _adapter(cls).validate_python(data))
 
     @classmethod
     def _is_family(cls) -> bool:
@@ -158,8 +172,8 @@ def _is_plain(default: object) -> bool:
 
 _WRITTEN: dict[type[Record], tuple[tuple[str, object], ...]] = {}
 _ADAPTERS: dict[type[Record], Any] = {}
-#: The records whose own schema is being made, rather than that of a field somewhere.
-_BUILDING: dict[type[Record], bool] = {}
+#: ``record`` is the one whose own schema this thread is making, rather than that of a field somewhere.
+_building = threading.local()
 _LOCK = threading.RLock()
 
 
@@ -169,7 +183,7 @@ def _adapter(cls: type[Record]) -> Any:
         from pydantic import TypeAdapter
 
         with _LOCK:
-            _BUILDING[cls] = True
+            _building.record = cls
             adapter = _ADAPTERS[cls] = TypeAdapter(cls)
     return adapter
 
@@ -180,7 +194,7 @@ def _dispatch_schema(family: type[Record]) -> Any:
     def pick(data: object) -> Record:
         if not isinstance(data, Mapping):
             raise ValueError(f"expected an object with a 'type', not {type(data).__name__}")
-        return family._kind_of(data).model_validate(data)
+        return family._kind_of(data)._read(data)
 
     return core_schema.no_info_plain_validator_function(pick)
 
@@ -190,13 +204,16 @@ def _record_schema(cls: type[Record], schema: Any) -> Any:
 
     names = {field.name for field in fields(cast("Any", cls))}
     keeps_extra = "extra" in names
+    tag = () if cls.type is None else ("type",)
     names -= {"extra", *cls.in_process}
 
     def sort_out(data: object) -> object:
         if not isinstance(data, Mapping):
             return data
+        if cls.type is not None and data.get("type", cls.type) != cls.type:
+            raise ValueError(f"the 'type' of a {cls.__name__} is {cls.type!r}, not {data['type']!r:.80}")
         known: dict[str, Any] = {key: value for key, value in data.items() if key in names}
-        unknown = {key: value for key, value in data.items() if key not in names and key != "type"}
+        unknown = {key: value for key, value in data.items() if key not in names and key not in tag}
         if unknown and keeps_extra:
             known["extra"] = unknown
         return cls._from_json(known)

@@ -7,8 +7,9 @@ response either way. It is incremental and linear: a piece is looked at once and
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timezone
+from operator import attrgetter
 from types import TracebackType
 from typing import Any, ClassVar, Literal, Self, TypeVar, get_origin
 
@@ -29,6 +30,7 @@ from agentpipe._records import Record
 from agentpipe._schema import output_type
 from agentpipe.exceptions import AgentPipeError, OutputError
 
+_put = object.__setattr__
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "error"]
 StopReason = Literal["answer", "limit", "return_directly", "terminated", "approval", "unknown_call", "declaration_only"]
 T = TypeVar("T")
@@ -96,9 +98,16 @@ class ChatResponseUpdate(Record):
     usage: UsageDetails | None = None
     conversation_id: str | None = None
     metadata: Mapping[str, Any] | None = None
-    raw: Any = None
+    raw: Any = field(default=None, compare=False, repr=False)
+    extra: Mapping[str, Any] | None = None
 
     in_process: ClassVar[frozenset[str]] = frozenset({"raw"})
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ChatResponseUpdate):
+            return NotImplemented
+        # Contents are whatever sequence was given, since making an update has to be cheap.
+        return tuple(self.contents) == tuple(other.contents) and _REST_OF(self) == _REST_OF(other)
 
     @property
     def text(self) -> str:
@@ -124,10 +133,15 @@ class ChatResponseUpdate(Record):
             self.conversation_id,
             self.metadata,
             self.raw,
+            self.extra,
         )
         for name, value in changes.items():
             setattr(made, name, value)
         return made
+
+
+#: What two equal updates have in common besides their contents.
+_REST_OF = attrgetter(*[f.name for f in fields(ChatResponseUpdate) if f.compare and f.name != "contents"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +163,12 @@ class ChatResponse(Record):
     created_at: datetime | None = None
     incomplete: bool = False
     metadata: Mapping[str, Any] | None = None
-    raw: Any = None
+    raw: Any = field(default=None, compare=False, repr=False)
     extra: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if type(self.messages) is not tuple:
+            _put(self, "messages", tuple(self.messages))
 
     @property
     def text(self) -> str:
@@ -209,8 +227,12 @@ class ChatResponse(Record):
 
     def as_updates(self) -> Iterator[ChatResponseUpdate]:
         """This response as updates that fold into it again: one a message, the last one with all the rest."""
+        role: Role | None = None
         for message in self.messages:
-            yield ChatResponseUpdate(message.contents, message.role, message.message_id, message.author_name)
+            # Without an id of its own it would run into the one before it.
+            told = message.with_id() if message.role == role else message
+            role = message.role
+            yield ChatResponseUpdate(told.contents, role, told.message_id, told.author_name)
         yield ChatResponseUpdate(
             response_id=self.response_id,
             model=self.model,
@@ -248,7 +270,7 @@ _JOINED = (TextContent, ReasoningContent, RefusalContent)
 class _OpenMessage:
     """A message while its pieces arrive."""
 
-    __slots__ = ("author_name", "contents", "kind", "message_id", "pieces", "provider_data", "role")
+    __slots__ = ("author_name", "contents", "extra", "kind", "message_id", "pieces", "provider_data", "role")
 
     def __init__(self, update: ChatResponseUpdate) -> None:
         self.role: Role = update.role or "assistant"
@@ -258,6 +280,7 @@ class _OpenMessage:
         self.kind: type[Content] | None = None  # of the content whose pieces are being collected
         self.pieces: list[str] = []
         self.provider_data: dict[str, Any] | None = None
+        self.extra: dict[str, Any] | None = None
 
     def goes_on_in(self, update: ChatResponseUpdate) -> bool:
         if update.role is not None and update.role != self.role:
@@ -279,7 +302,9 @@ class _OpenMessage:
             self.contents.append(content)
         elif kind is ThoughtContent:
             self._finish_pieces()
-            self.contents = [_as_thought(said) for said in self.contents]
+            said, self.contents = self.contents, []
+            for each in said:  # anew, so that thoughts side by side become one
+                self.add(_as_thought(each))
 
     def _add_other_kind(self, kind: type[Content], content: Any) -> None:
         if not content.text and content.provider_data and self._give_to_earlier(kind, content.provider_data):
@@ -287,7 +312,7 @@ class _OpenMessage:
         if not content.text and not content.provider_data:
             return
         self._finish_pieces()
-        self.kind, self.pieces, self.provider_data = kind, [content.text], None
+        self.kind, self.pieces, self.provider_data, self.extra = kind, [content.text], None, None
         self._take_data(content)
 
     def _give_to_earlier(self, kind: type[Content], data: Mapping[str, Any]) -> bool:
@@ -302,6 +327,8 @@ class _OpenMessage:
     def _take_data(self, content: Any) -> None:
         if content.provider_data:
             self.provider_data = {**(self.provider_data or {}), **content.provider_data}
+        if content.extra and (content.text or content.provider_data):  # else it says nothing
+            self.extra = {**(self.extra or {}), **content.extra}
 
     def _finish_pieces(self) -> None:
         if self.kind is not None:
@@ -310,7 +337,7 @@ class _OpenMessage:
 
     def _joined(self) -> Content:
         kind: Any = self.kind
-        text: Content = kind("".join(self.pieces), self.provider_data)
+        text: Content = kind("".join(self.pieces), self.provider_data, self.extra)
         return text
 
     def message(self) -> Message:
@@ -529,7 +556,12 @@ class ResponseStream:
 
     async def _end(self) -> None:
         self._ended = True
-        await close(self._updates)
+        try:
+            await close(self._updates)
+        finally:
+            self._take_late()
+
+    def _take_late(self) -> None:
         if self._unseen is not None:
             self._late[:0] = self._unseen.response().as_updates()
         else:

@@ -37,8 +37,9 @@ class Responder(Layered):
         streaming: bool,
     ) -> ResponseStream:
         """The one way in: a request made of what was given, and the stream of its answer."""
+        _check(options, session)
         if isinstance(given, ChatRequest):
-            if options or session is not None or deps is not None:
+            if (options or NO_OPTIONS) is not NO_OPTIONS or session is not None or deps is not None:
                 raise TypeError("a ChatRequest has its own options, session and deps: use request.replace(...)")
             late, outermost = given.late, given.late is None
             request = given.replace(streaming=streaming, late=[] if late is None else late, run=given.run or Run())
@@ -67,6 +68,13 @@ class Responder(Layered):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.aclose()
+
+
+def _check(options: object, session: object) -> None:
+    if options is not None and not isinstance(options, ChatOptions):
+        raise TypeError(f"options must be ChatOptions, not {type(options).__name__}")
+    if session is not None and not isinstance(session, AgentSession):
+        raise TypeError(f"session must be an AgentSession, not {type(session).__name__}")
 
 
 def closing(
@@ -110,8 +118,13 @@ class FunctionMiddleware(Generic[InnerT]):
         response = await cast("Awaitable[ChatResponse]", self.function(request, self.inner))
         if not isinstance(response, ChatResponse):
             raise TypeError(f"{name_of(self.function)} must return a ChatResponse, not {type(response).__name__}")
-        for update in response.as_updates():
-            yield update
+        updates = response.as_updates()
+        try:
+            for update in updates:
+                yield update
+        finally:
+            if request.late is not None:
+                request.late.extend(updates)  # what nobody asked for any more
 
     def __repr__(self) -> str:
         name = name_of(self.function)

@@ -50,8 +50,8 @@ class ScriptedChatClient(ChatClient):
     Args:
         steps: The answers, in order; see `Step`. A call past the last one raises AssertionError.
         usage: The usage to report for each answer; None reports none.
-
-    A streamed call gets text in pieces of ``piece`` characters, and every other content by itself.
+        piece: How many characters of text a piece of a streamed answer has; every other content comes by itself.
+        model: The name of the model to report.
 
     Attributes:
         requests: The requests that came, in order.
@@ -61,6 +61,8 @@ class ScriptedChatClient(ChatClient):
     def __init__(
         self, *steps: Step, usage: UsageDetails | None = None, piece: int = 3, model: str = "scripted"
     ) -> None:
+        if piece < 1:
+            raise ValueError(f"piece must be at least 1 character, not {piece}")
         self.steps = list(steps)
         self.usage = usage
         self.piece = piece
@@ -100,11 +102,13 @@ class ScriptedChatClient(ChatClient):
         for piece in pieces:
             yield ChatResponseUpdate(piece, "assistant", message_id, model=self.model)
         reason: FinishReason = "tool_calls" if any(isinstance(c, FunctionCallContent) for c in contents) else "stop"
-        yield ChatResponseUpdate(finish_reason=reason, usage=self.usage, response_id=f"response_{place}")
+        yield ChatResponseUpdate(
+            response_id=f"response_{place}", model=self.model, finish_reason=reason, usage=self.usage
+        )
 
     def _pieces(self, contents: Sequence[Content]) -> Iterator[tuple[Content, ...]]:
         for content in contents:
-            if isinstance(content, (TextContent, ReasoningContent)) and content.provider_data is None:
+            if isinstance(content, (TextContent, ReasoningContent)) and not (content.provider_data or content.extra):
                 for start in range(0, len(content.text), self.piece):
                     yield (type(content)(content.text[start : start + self.piece]),)
             else:

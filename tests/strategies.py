@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta, timezone
 from typing import Any
 
 from hypothesis import strategies as st
@@ -10,6 +11,7 @@ from agentpipe import (
     ApprovalRequestContent,
     ApprovalResponseContent,
     ChatResponse,
+    ChatResponseUpdate,
     DataContent,
     FunctionCallContent,
     FunctionResultContent,
@@ -20,6 +22,7 @@ from agentpipe import (
     ReasoningContent,
     RefusalContent,
     TextContent,
+    ThoughtContent,
     UnknownContent,
     UriContent,
     UsageDetails,
@@ -27,7 +30,7 @@ from agentpipe import (
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 json_values: Any = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | texts,
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | texts,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
     max_leaves=5,
 )
@@ -44,6 +47,7 @@ simple = st.one_of(
     st.builds(UriContent, texts, st.just("image/png"), st.none() | texts, data, extras),
     st.builds(DataContent, st.binary(max_size=20), st.just("image/png"), st.none() | texts, data, extras),
     st.builds(ProgressContent, texts, texts, texts, extras),
+    st.builds(ThoughtContent, extras),
     st.builds(UnknownContent, objects.map(lambda known: {**known, "type": "from the future"})),
 )
 contents = st.one_of(
@@ -82,6 +86,7 @@ messages = st.builds(
 )
 counts = st.none() | st.integers(0, 10**6)
 usages = st.builds(UsageDetails, counts, counts, counts, counts, counts, extra=st.none() | st.just({"cost": 1}))
+times = st.datetimes(timezones=st.sampled_from([None, timezone.utc, timezone(timedelta(hours=5, minutes=30))]))
 responses = st.builds(
     ChatResponse,
     st.lists(messages, max_size=2).map(tuple),
@@ -89,8 +94,24 @@ responses = st.builds(
     st.none() | st.sampled_from(["stop", "length", "tool_calls"]),
     st.none() | st.sampled_from(["answer", "limit"]),
     st.none() | texts,
-    created_at=st.none() | st.datetimes(),
+    created_at=st.none() | times,
     incomplete=st.booleans(),
     metadata=data,
     extra=extras,
 )
+updates = st.builds(
+    ChatResponseUpdate,
+    st.lists(contents, max_size=3).map(tuple),
+    st.none() | st.sampled_from(["user", "assistant", "tool"]),
+    st.none() | texts,
+    st.none() | texts,
+    st.none() | texts,
+    st.none() | texts,
+    st.none() | st.sampled_from(["stop", "length", "tool_calls"]),
+    st.none() | st.sampled_from(["answer", "limit"]),
+    st.none() | usages,
+    st.none() | texts,
+    data,
+    extra=extras,
+)
+records: Any = st.one_of(contents, messages, usages, responses, updates)

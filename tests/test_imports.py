@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -53,15 +54,19 @@ def floor_of(module: str) -> int:
     raise AssertionError(f"{module} stands on no floor: add it to FLOORS")
 
 
-def imports_of(module: str) -> set[str]:
-    """What a module imports at run time, in functions too; not what stands under TYPE_CHECKING."""
+#: What names things from above, for type checkers only.
+NAMES_ABOVE = {"exceptions", "_client", "testing"}
+
+
+def imports_of(module: str, *, for_types: bool = False) -> set[str]:
+    """What a module imports at run time, in functions too; what stands under TYPE_CHECKING only ``for_types``."""
     path = ROOT.joinpath(*module.split("."))
     path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     found: set[str] = set()
     todo: list[ast.AST] = [ast.parse(path.read_text("utf-8"))]
     while todo:
         node = todo.pop()
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not for_types:
             todo.extend(node.orelse)
             continue
         if isinstance(node, ast.Import):
@@ -99,6 +104,26 @@ def _beside(module: str, other: str) -> bool:
         m: next(n for n, name in enumerate(names) if m == name or m.startswith(f"{name}.")) for m in (module, other)
     }
     return place[other] < place[module]
+
+
+def test_who_names_what_stands_above() -> None:
+    """Hardly a module names anything from above, and then for type checkers only."""
+    above = {
+        module
+        for module in MODULES
+        for name in imports_of(module, for_types=True) - imports_of(module)
+        if module != "__init__" and name.startswith("agentpipe.") and floor_of(name[10:]) > floor_of(module)
+    }
+    assert above <= NAMES_ABOVE
+
+
+def test_who_imports_by_name() -> None:
+    """Only the front door, and a client's shortcut to an agent, import a module of agentpipe by its name."""
+    sources = {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in ROOT.rglob("*.py")}
+    by_name = {
+        path for path, source in sources.items() if re.search(r'(import_module|__import__)\(f?"agentpipe', source)
+    }
+    assert by_name == {"__init__.py", "_client.py"}
 
 
 @pytest.mark.parametrize("module", MODULES)

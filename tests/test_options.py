@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agentpipe import ChatOptions, FunctionTool, HostedTool, LoopLimits
-from agentpipe._options import _NAMES, NO_OPTIONS, merge
+from agentpipe._options import _NAMES, NO_OPTIONS, merge, tools_of
 
 
 def tool(name: str) -> FunctionTool:
@@ -77,8 +79,72 @@ def test_wrong_options_are_refused() -> None:
         LoopLimits(max_iterations=0)
     with pytest.raises(ValueError, match="on_limit"):
         LoopLimits(on_limit="explode")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="timeout"):
-        LoopLimits(timeout=0)
+    wrong: Any
+    for wrong in (0, -1, float("nan"), "5"):
+        with pytest.raises(ValueError, match="timeout"):
+            LoopLimits(timeout=wrong)
+    for wrong in (-1, 1.5, "3", True):
+        with pytest.raises(ValueError, match="max_tool_calls"):
+            LoopLimits(max_tool_calls=wrong)
+    for wrong in (5, ["a", 5], b"x"):
+        with pytest.raises(TypeError, match="stop"):
+            ChatOptions(stop=wrong)
+    with pytest.raises(TypeError, match="LoopLimits"):
+        ChatOptions(loop={"max_iterations": 1})  # type: ignore[arg-type]
+    assert LoopLimits(max_tool_calls=0, max_iterations=1, timeout=0.1, on_limit="return")
+
+
+def test_options_are_made_of_what_was_given() -> None:
+    """One stop text stands for several, a function for its tool; a list that was given may change afterwards."""
+    tools, stop = [A, SEARCH], ["x"]
+    options = ChatOptions(tools=tools, stop=stop)
+    tools.clear()
+    stop.clear()
+    assert options.tools == (A, SEARCH)
+    assert options.stop == ChatOptions(stop="x").stop == ("x",)
+    assert [made.name for made in ChatOptions(tools=[len, {"type": "mcp"}]).tools or ()] == ["len", "mcp"]  # type: ignore[union-attr]
+    assert tools_of(NO_OPTIONS) == ()
+    assert tools_of(options) is options.tools
+
+
+def test_options_are_frozen() -> None:
+    """Options cannot be changed; replace makes others, and refuses what does not exist."""
+    options = ChatOptions(seed=1)
+    with pytest.raises(AttributeError):
+        options.seed = 2  # type: ignore[misc]
+    assert options.replace(seed=2) == ChatOptions(seed=2)
+    assert options == ChatOptions(seed=1)
+    with pytest.raises(TypeError, match="sead"):
+        options.replace(sead=2)
+
+
+def test_merging_changes_neither() -> None:
+    """Merging makes new options, and leaves both, and what they hold, as they were."""
+    one, other = ChatOptions(metadata={"a": 1}, tools=[A]), ChatOptions(metadata={"b": 2}, tools=[B])
+    merged = merge(one, other, ChatOptions(metadata={"a": 3}))
+    assert (merged.metadata, merged.tools) == ({"a": 3, "b": 2}, (A, B))
+    assert (one.metadata, other.metadata, one.tools, other.tools) == ({"a": 1}, {"b": 2}, (A,), (B,))
+    assert merge(one) is one
+    assert merge(one, None, NO_OPTIONS, one, ChatOptions()) is one
+
+
+names = st.sampled_from("abc")
+options_like = st.builds(
+    ChatOptions,
+    model=st.none() | names,
+    instructions=st.none() | names,
+    stop=st.none() | st.lists(names, max_size=3),
+    seed=st.none() | st.integers(0, 3),
+    tools=st.none() | st.lists(st.sampled_from([A, B, SEARCH]), max_size=3, unique=True),
+    metadata=st.none() | st.dictionaries(names, names, max_size=2),
+    extra_headers=st.none() | st.dictionaries(names, names, max_size=2),
+)
+
+
+@given(options_like, options_like, options_like)
+def test_merging_is_associative(a: ChatOptions, b: ChatOptions, c: ChatOptions) -> None:
+    """It does not matter which two of three opinions are merged first."""
+    assert merge(merge(a, b), c) == merge(a, merge(b, c)) == merge(a, b, c)
 
 
 def test_options_do_not_show_headers() -> None:
