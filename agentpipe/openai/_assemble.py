@@ -11,7 +11,7 @@ import binascii
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, TypeGuard
 
 from agentpipe._arguments import read_arguments
 from agentpipe._messages import (
@@ -98,7 +98,7 @@ class Assembler:
 
     def whole(self, body: object) -> Iterator[ChatResponseUpdate]:
         """The updates of a whole answer: the message in one, the rest in another. Raises ChatClientError."""
-        if not isinstance(body, Mapping):
+        if not isinstance(body, dict):
             raise BadResponseError("the endpoint answered 200 with JSON that is no object", status=200)
         contents = self._take(body)
         if self._choice is None and (self._usage is None or "choices" not in body):
@@ -112,10 +112,16 @@ class Assembler:
 
     def feed(self, chunk: object) -> ChatResponseUpdate | None:
         """The update that a chunk of a stream makes, if any. Raises ChatClientError for one that tells of an error."""
-        if self._begun and (text := self._text_alone(chunk)):
-            self._said.append(text)
-            return ChatResponseUpdate((TextContent(text),))
-        if not isinstance(chunk, Mapping):
+        if (delta := self._delta_alone(chunk)) is not None:
+            text = delta.get("content")
+            if self._is_plain(text):
+                self._said.append(text)
+                self._spoke = True
+                return ChatResponseUpdate((TextContent(text),))
+            if fragments := delta.get("tool_calls"):
+                self._calls.add(fragments)
+                return None
+        if not isinstance(chunk, dict):
             self._take_odd(chunk)
             return None
         if self._chunks is not None:
@@ -123,22 +129,24 @@ class Assembler:
         contents = self._take(chunk)
         return self._update(contents) if contents else None
 
-    def _text_alone(self, chunk: Any) -> str | None:
-        """The text of a chunk that goes on with the answer and has no more to say, as nearly all do; a short cut."""
+    def _delta_alone(self, chunk: Any) -> dict[str, Any] | None:
+        """The delta of a chunk that says one thing and no more, as nearly all do; a short cut."""
         try:
             (choice,) = chunk["choices"]
-            delta = choice["delta"]
-            text: object = delta["content"]
-            plain = type(text) is str and len(delta) == 1 and choice["index"] == self._choice and "<" not in text
+            delta: dict[str, Any] = choice["delta"]
+            alone = len(delta) == 1 and choice["index"] == self._choice
             told, said = chunk.get, choice.get
             more = told("usage") or told("error") or told("x_groq")
             more = more or said("finish_reason") or said("message") or said("usage")
         except (AttributeError, KeyError, TypeError, ValueError):
             return None
-        if not plain or more or self._repeats or not self._split.plain or self._chunks is not None:
-            return None
-        self._spoke = True
-        return cast("str", text)
+        return delta if alone and not more and self._chunks is None and type(delta) is dict else None
+
+    def _is_plain(self, text: object) -> TypeGuard[str]:
+        """Whether a text goes on with the answer, and holds no mark of anything else."""
+        if type(text) is not str or not text or not self._begun:
+            return False
+        return "<" not in text and not self._repeats and self._split.plain
 
     def _take_odd(self, chunk: object) -> None:
         if isinstance(chunk, str) and chunk:
@@ -177,10 +185,10 @@ class Assembler:
             return []
         contents: list[Content] = []
         delta = choice.get("delta")
-        if isinstance(delta, Mapping):
+        if isinstance(delta, dict):
             self._take_delta(delta, contents)
         message = choice.get("message")
-        if isinstance(message, Mapping):
+        if isinstance(message, dict):
             self._take_message(message, contents)
         if not delta and not message and isinstance(choice.get("text"), str):
             self._take_text(choice["text"], contents)
@@ -197,16 +205,16 @@ class Assembler:
             self._model = str(found)
         if usage := chunk.get("usage"):
             self._take_usage(usage)
-        elif isinstance(groq := chunk.get("x_groq"), Mapping):
+        elif isinstance(groq := chunk.get("x_groq"), dict):
             self._take_usage(groq.get("usage"))
 
     def _choice_of(self, choices: object) -> Mapping[str, Any] | None:
         """The choice that counts: the first."""
-        if isinstance(choices, Mapping):
+        if isinstance(choices, dict):
             choices = [choices]
         if not isinstance(choices, list):
             return None
-        found = [choice for choice in choices if isinstance(choice, Mapping)]
+        found = [choice for choice in choices if isinstance(choice, dict)]
         if not found:
             return None
         if self._choice is None:
@@ -240,7 +248,7 @@ class Assembler:
             self._echo["extra_content"] = extra
         if isinstance(images := delta.get("images"), list):
             self._take_parts(images, contents)
-        if isinstance(audio := delta.get("audio"), Mapping):
+        if isinstance(audio := delta.get("audio"), dict):
             self._take_audio(audio, bool(delta.get("content")), contents)
 
     def _take_message(self, message: Mapping[str, Any], contents: list[Content]) -> None:
@@ -286,7 +294,7 @@ class Assembler:
     def _take_reasoning(self, delta: Mapping[str, Any], contents: list[Content]) -> None:
         text = delta.get("reasoning_content") or delta.get("reasoning") or delta.get("thinking")
         details = delta.get("reasoning_details")
-        if isinstance(text, Mapping):
+        if isinstance(text, dict):
             text = text.get("content") or text.get("text")
         if isinstance(details, list):
             self._details.add(details)
@@ -299,7 +307,7 @@ class Assembler:
         for part in parts if isinstance(parts, list) else [parts]:
             if isinstance(part, str):
                 self._take_text(part, contents)
-            elif isinstance(part, Mapping):
+            elif isinstance(part, dict):
                 self._take_part(part, contents)
 
     def _take_part(self, part: Mapping[str, Any], contents: list[Content]) -> None:
@@ -319,7 +327,7 @@ class Assembler:
     def _take_thinking(self, part: Mapping[str, Any], contents: list[Content]) -> None:
         inner = part.get("thinking") or part.get("reasoning") or part.get("text") or part.get("summary")
         pieces = inner if isinstance(inner, list) else [inner]
-        text = "".join([str(p.get("text") or "") if isinstance(p, Mapping) else str(p or "") for p in pieces])
+        text = "".join([str(p.get("text") or "") if isinstance(p, dict) else str(p or "") for p in pieces])
         if text:
             self._thought = True
             signature = part.get("signature")
@@ -332,7 +340,7 @@ class Assembler:
             self._audio.append(data)
 
     def _take_usage(self, usage: object) -> None:
-        if isinstance(usage, Mapping) and (found := usage_of(usage)) is not None:
+        if isinstance(usage, dict) and (found := usage_of(usage)) is not None:
             complete = (
                 found.input_tokens is not None
                 and usage.get("completion_tokens", usage.get("output_tokens")) is not None
@@ -445,12 +453,12 @@ def _is_length(reason: str | None) -> bool:
 def _error_in(chunk: Mapping[str, Any]) -> ChatClientError | None:
     """The error that a 200 holds, if it is one."""
     error = chunk.get("error")
-    if error and not (isinstance(error, Mapping) and not any(error.values())):
+    if error and not (isinstance(error, dict) and not any(error.values())):
         return error_of(200, None, chunk, in_stream=True)
     if chunk.get("choices"):
         return None
     status = chunk.get("base_resp")
-    refused = isinstance(status, Mapping) and status.get("status_code") not in (None, 0)
+    refused = isinstance(status, dict) and status.get("status_code") not in (None, 0)
     if refused or chunk.get("object") == "error" or chunk.get("type") == "error":
         return error_of(200, None, chunk, in_stream=True)
     if "choices" not in chunk and any(key in chunk for key in ("detail", "message", "errors", "msg")):
@@ -466,7 +474,7 @@ class _Details:
 
     def add(self, details: Sequence[Any]) -> None:
         for detail in details:
-            if isinstance(detail, Mapping):
+            if isinstance(detail, dict):
                 self._add(detail)
 
     def _add(self, detail: Mapping[str, Any]) -> None:
@@ -491,14 +499,14 @@ _PIECEMEAL = ("text", "summary", "data")
 
 
 def _detail_text(detail: object) -> str:
-    if not isinstance(detail, Mapping):
+    if not isinstance(detail, dict):
         return ""
     return next((t for key in ("text", "summary") if isinstance(t := detail.get(key), str)), "")
 
 
 def _media_of(part: Mapping[str, Any]) -> Iterator[Content]:
     found = part.get("image_url") or part.get("url") or part.get("image")
-    url = found.get("url") if isinstance(found, Mapping) else found
+    url = found.get("url") if isinstance(found, dict) else found
     if isinstance(url, str) and url.startswith("data:"):
         media_type, _, data = url[5:].partition(";base64,")
         if (decoded := _decoded(data, media_type)) is not None:
@@ -548,7 +556,7 @@ def usage_of(usage: Mapping[str, Any]) -> UsageDetails | None:
 def _details(usage: Mapping[str, Any], *kinds: str) -> Mapping[str, Any]:
     for kind in kinds:
         for name in (f"{kind}_tokens_details", f"{kind}_token_details"):
-            if isinstance(found := usage.get(name), Mapping):
+            if isinstance(found := usage.get(name), dict):
                 return found
     return {}
 

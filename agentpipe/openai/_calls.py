@@ -103,21 +103,34 @@ class Calls:
         return bool(self._calls)
 
     def add(self, fragments: object) -> None:
-        if isinstance(fragments, Mapping):
+        if isinstance(fragments, dict):
             fragments = [fragments]
         if not isinstance(fragments, list):
             return
         for place, fragment in enumerate(fragments):
-            if isinstance(fragment, Mapping):
+            if isinstance(fragment, dict) and not self._goes_on(fragment):
                 self._add(fragment, place)
 
+    def _goes_on(self, fragment: dict[str, Any]) -> bool:
+        """Take a fragment that is no more than a piece of the arguments of a known call, as nearly all are; a short
+        cut."""
+        function, index = fragment.get("function"), fragment.get("index")
+        if len(fragment) != 2 or type(index) is not int or type(function) is not dict or len(function) != 1:
+            return False
+        call, piece = self._indexes.get(index), function.get("arguments")
+        if call is None or type(piece) is not str:
+            return False
+        if piece:
+            call.pieces.append(piece)
+        return True
+
     def add_legacy(self, function: object) -> None:
-        if isinstance(function, Mapping):
+        if isinstance(function, dict):
             self._add({"index": "function_call", "function": function}, 0)
 
     def _add(self, fragment: Mapping[str, Any], place: int) -> None:
         function = fragment.get("function")
-        if not isinstance(function, Mapping):
+        if not isinstance(function, dict):
             function = fragment if "name" in fragment or "arguments" in fragment else {}
         name = function.get("name") or ""
         arguments = function.get("arguments")
@@ -181,7 +194,7 @@ class Calls:
             return not arguments and not call.pieces
         if not arguments:
             return True
-        said = arguments if isinstance(arguments, Mapping) else _object_of(str(arguments))
+        said = arguments if isinstance(arguments, dict) else _object_of(str(arguments))
         return said is None or said == call.value or call.value == {}
 
     def _extend(self, call: Call, call_id: str | None, name: str, arguments: object) -> None:

@@ -113,7 +113,7 @@ class OpenAIChatClient(ChatClient):
         async with self._transport.stream(body, headers) as answer:
             with _request_id_of(answer.headers):
                 try:
-                    async for packet in answer:
+                    async for packet in answer.packets():
                         for update in reading.feed(packet):
                             yield update
                         if reading.done:

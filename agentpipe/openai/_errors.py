@@ -241,7 +241,7 @@ class _Findings:
             return
         if isinstance(value, str):
             self._look_at_text(value, depth)
-        elif isinstance(value, Mapping):
+        elif isinstance(value, dict):
             self._look_at_object(value, depth)
         elif isinstance(value, list):
             for item in value[:20]:
@@ -290,7 +290,7 @@ class _Findings:
         inner = value[key]
         if key == "detail" and isinstance(inner, list):
             for item in inner[:5]:
-                if isinstance(item, Mapping) and "msg" in item:
+                if isinstance(item, dict) and "msg" in item:
                     place = ".".join(str(part) for part in item.get("loc") or ())
                     self._say(f"{place}: {item['msg']}" if place else str(item["msg"]))
         else:

@@ -1,15 +1,16 @@
 """The openai package as the transport: authentication, URL, headers, pools, Azure; not its models of what is sent.
 
-Pools belong to an event loop, since their connections do. Clients with the same settings share one, so that the second
-costs no new TLS context, and its connections are there already. A pool ends with its last user, or with its loop.
+On a client of ours the package makes the first request; those after it are that one with another body, and go to the
+HTTP client that the package was given. That leaves out what it does anew for each request though it never changes,
+which is half of the CPU of a call. A client of the caller's own is asked for each request, since it may change any.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
-import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -19,52 +20,17 @@ from agentpipe._responses import close
 from agentpipe.exceptions import ChatClientError, TransportError
 from agentpipe.openai._body import as_values
 from agentpipe.openai._errors import error_of
+from agentpipe.openai._pools import Pool, PoolSettings, pool_for
 
 if TYPE_CHECKING:
-    from openai import AsyncOpenAI
+    from openai import APIStatusError, AsyncOpenAI
 
-#: Seconds to reach the endpoint, and seconds between two packets of its answer.
-CONNECT_TIMEOUT, READ_TIMEOUT = 10.0, 600.0
-#: Seconds that an idle connection is kept: longer than most tools take, so that the next round finds it open.
-KEEPALIVE = 120.0
 #: Seconds that the end of a stream may take after its [DONE], before the connection is given up.
 _DRAIN = 0.1
 
 
-class _Pool:
-    """An HTTP client that several chat clients use."""
-
-    def __init__(self, http_client: Any, pools: dict[tuple[object, ...], _Pool], key: tuple[object, ...]) -> None:
-        self.http_client = http_client
-        self.users = 0
-        self._pools = pools
-        self._key = key
-        self._guard = self._until_the_loop_ends()
-
-    async def open(self) -> None:
-        """Let others find it, and tell the running loop of it."""
-        self._pools[self._key] = self
-        await self._guard.__anext__()
-
-    async def _until_the_loop_ends(self) -> AsyncGenerator[None, None]:
-        # A loop that shuts down closes the generators that it knows, while it can still close connections.
-        try:
-            yield
-        finally:
-            if self._pools.get(self._key) is self:
-                del self._pools[self._key]
-            await self.http_client.aclose()
-
-    async def aclose(self) -> None:
-        """Close its connections."""
-        await self._guard.aclose()
-
-
-_POOLS: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[object, ...], _Pool]] = WeakKeyDictionary()
-
-
 class Answer:
-    """An answer that comes in packets: iterate over it. Raises ChatClientError where the connection fails.
+    """An answer that comes in packets.
 
     Attributes:
         headers: Its headers.
@@ -80,14 +46,12 @@ class Answer:
         # The stream itself is what aiter_raw would give, at half the price.
         self._packets: AsyncIterator[bytes] = response.aiter_bytes() if encoded else aiter(response.stream)
 
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self
-
-    async def __anext__(self) -> bytes:
+    async def packets(self) -> AsyncIterator[bytes]:
+        """The packets as they come. Raises ChatClientError where the connection fails."""
         try:
-            return await self._packets.__anext__()
-        except StopAsyncIteration:
-            raise
+            async for packet in self._packets:
+                yield packet
+            return
         except Exception as error:
             self.broken = True
             failure = self._transport.translated(error)
@@ -106,6 +70,93 @@ class Answer:
         """Close the connection, unless the answer was read to its end."""
         await close(self._packets)
         await self._response.aclose()
+
+
+class _OwnClient:
+    """A client of the openai package that we made, on the pool of one event loop."""
+
+    def __init__(self, client: AsyncOpenAI, pool: Pool) -> None:
+        self.client = client
+        self.pool = pool
+        self._headers: Any = None  # of the first request that succeeded, as of all after it
+        self._first: Any = None
+
+    async def post(self, body: bytes, headers: Mapping[str, str] | None, *, stream: bool) -> Any:
+        """The response to a request. Raises what the openai package raises."""
+        if self._first is None or headers:
+            response = await _post(self.client, body, headers, stream=stream)
+            if not headers:
+                self._learn(response)
+            return response
+        return await self._send(body, stream=stream)
+
+    def _learn(self, response: Any) -> None:
+        first = (response.history or [response])[0].request
+        self._headers = first.headers.copy()
+        for own in ("content-length", "cookie"):
+            self._headers.pop(own, None)
+        self._first = first
+
+    async def _send(self, body: bytes, *, stream: bool) -> Any:
+        import httpx2
+        import openai
+
+        first = self._first
+        http_client = self.pool.http_client
+        request = httpx2.Request(
+            "POST",
+            first.url,
+            headers=self._headers,
+            cookies=http_client.cookies or None,
+            content=body,
+            extensions=first.extensions,
+        )
+        try:
+            response = await http_client.send(request, stream=stream)
+            if response.status_code < 400:
+                return response
+            await response.aread()
+        except httpx2.TimeoutException as error:
+            raise openai.APITimeoutError(request=request) from error
+        except httpx2.RequestError as error:
+            raise openai.APIConnectionError(request=request) from error
+        raise _status_error(response)
+
+
+async def _post(client: AsyncOpenAI, body: bytes, headers: Mapping[str, str] | None, *, stream: bool) -> Any:
+    import httpx2
+    import openai
+
+    options: Any = {"headers": dict(headers)} if headers else {}
+    # Azure's client looks into the body: it takes the deployment from it.
+    looks_inside = isinstance(client, openai.AsyncAzureOpenAI)
+    content: Any = {"body": as_values(body)} if looks_inside else {"content": body}
+    return await client.post("/chat/completions", cast_to=httpx2.Response, options=options, stream=stream, **content)
+
+
+def _status_error(response: Any) -> APIStatusError:
+    """The error that the openai package has for a status."""
+    import openai
+
+    kinds: tuple[Any, ...] = (
+        openai.BadRequestError,
+        openai.AuthenticationError,
+        openai.PermissionDeniedError,
+        openai.NotFoundError,
+        openai.ConflictError,
+        openai.UnprocessableEntityError,
+        openai.RateLimitError,
+    )
+    status = response.status_code
+    other = openai.InternalServerError if status >= 500 else openai.APIStatusError
+    kind = {kind.status_code: kind for kind in kinds}.get(status, other)
+    try:
+        body = json.loads(response.content)
+    except (ValueError, RecursionError):
+        body = response.text
+    told = body.get("error", body) if isinstance(body, dict) else body
+    error: APIStatusError = kind(f"Error code: {status}", response=response, body=told)
+    return error
 
 
 class Transport:
@@ -134,10 +185,10 @@ class Transport:
         self._api_key = api_key
         self._headers = dict(headers or {})
         self._timeout = timeout
-        self._aiohttp = aiohttp
+        self._pool_settings = PoolSettings.of(base_url, timeout, aiohttp)
         self._given = client
         self._given_once: AsyncOpenAI | None = None
-        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[AsyncOpenAI, _Pool]] = WeakKeyDictionary()
+        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, _OwnClient] = WeakKeyDictionary()
 
     async def send(self, body: bytes, headers: Mapping[str, str] | None) -> tuple[bytes, Mapping[str, str]]:
         """Send a request; the bytes and the headers of the whole answer. Raises ChatClientError."""
@@ -154,15 +205,10 @@ class Transport:
             await answer.aclose()
 
     async def _post(self, body: bytes, headers: Mapping[str, str] | None, *, stream: bool) -> Any:
-        client = await self._client()
-        import httpx2
-
-        options: Any = {"headers": dict(headers)} if headers else {}
-        content: Any = {"body": as_values(body)} if self._looks_inside(client) else {"content": body}
         try:
-            return await client.post(
-                "/chat/completions", cast_to=httpx2.Response, options=options, stream=stream, **content
-            )
+            if self._given is not None:
+                return await _post(self._adapted(self._given), body, headers, stream=stream)
+            return await (await self._own_client()).post(body, headers, stream=stream)
         except Exception as error:
             failure = self.translated(error)
             if failure is None:
@@ -170,52 +216,30 @@ class Transport:
         # Raised out here, since an error that is raised while another is handled carries that one with it.
         raise failure[0] from failure[1]
 
-    @staticmethod
-    def _looks_inside(client: AsyncOpenAI) -> bool:
-        """Whether the SDK's client has to read the body: Azure's takes the deployment from it."""
-        import openai
-
-        return isinstance(client, openai.AsyncAzureOpenAI)
-
     # ------------------------------------------------------------------------------------------- clients
-
-    async def _client(self) -> AsyncOpenAI:
-        if self._given is not None:
-            if self._given_once is None:
-                self._given_once = self._adapted(self._given)
-            return self._given_once
-        loop = asyncio.get_running_loop()
-        entry = self._clients.get(loop)
-        if entry is None:
-            for ended in [known for known in self._clients if known.is_closed()]:
-                del self._clients[ended]
-            pool = await self._pool(loop)
-            entry = self._clients[loop] = (self._make(pool), pool)
-        return entry[0]
 
     def _adapted(self, given: AsyncOpenAI) -> AsyncOpenAI:
         """The caller's client with our settings; the client itself stays as it is."""
-        settings: dict[str, Any] = {"max_retries": 0}  # one owner of retries: a layer, if anybody
-        if self._headers:
-            settings["default_headers"] = self._headers
-        if self._timeout is not None:
-            settings["timeout"] = self._timeout
-        return given.with_options(**settings)
+        if self._given_once is None:
+            settings: dict[str, Any] = {"max_retries": 0}  # one owner of retries: a layer, if anybody
+            if self._headers:
+                settings["default_headers"] = self._headers
+            if self._timeout is not None:
+                settings["timeout"] = self._timeout
+            self._given_once = given.with_options(**settings)
+        return self._given_once
 
-    async def _pool(self, loop: asyncio.AbstractEventLoop) -> _Pool:
-        for ended in [known for known in _POOLS if known.is_closed()]:
-            del _POOLS[ended]  # one that did not shut down in order, and took its connections with it
-        pools = _POOLS.setdefault(loop, {})
-        secure = urlsplit(self.base_url or "https:").scheme == "https"
-        key = (self._timeout, self._aiohttp, secure, self._is_loopback)
-        pool = pools.get(key)
-        if pool is None:
-            pool = _Pool(self._http_client(secure), pools, key)
-            await pool.open()
-        pool.users += 1
-        return pool
+    async def _own_client(self) -> _OwnClient:
+        loop = asyncio.get_running_loop()
+        own = self._clients.get(loop)
+        if own is None:
+            for ended in [known for known in self._clients if known.is_closed()]:
+                del self._clients[ended]
+            pool = await pool_for(self._pool_settings)
+            own = self._clients[loop] = _OwnClient(self._make(pool), pool)
+        return own
 
-    def _make(self, pool: _Pool) -> AsyncOpenAI:
+    def _make(self, pool: Pool) -> AsyncOpenAI:
         import openai
 
         return openai.AsyncOpenAI(
@@ -226,45 +250,11 @@ class Transport:
             http_client=pool.http_client,
         )
 
-    @property
-    def _is_loopback(self) -> bool:
-        host = urlsplit(self.base_url or "").hostname or ""
-        return host in ("localhost", "::1") or host.startswith("127.")
-
-    def _http_client(self, secure: bool) -> Any:
-        from urllib.request import getproxies
-
-        import httpx2
-        import openai
-
-        silence = self._timeout or READ_TIMEOUT
-        settings: dict[str, Any] = {"timeout": httpx2.Timeout(silence, connect=min(CONNECT_TIMEOUT, silence))}
-        # "no" alone is none; and what runs on this machine is asked without one, or prompt and key would leave it.
-        proxies = not self._is_loopback and bool(getproxies().keys() & {"http", "https", "all"})
-        # At http there is nothing to verify, and loading certificates takes 30 ms. Without any, nothing passes.
-        bare = not secure and not proxies
-        verify = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if bare else httpx2.create_ssl_context()
-        if self._aiohttp:
-            # None would be aiohttp's own limit of 100, zero is no limit.
-            limits = httpx2.Limits(max_connections=0, keepalive_expiry=KEEPALIVE)
-            return openai.DefaultAioHttpClient(verify=verify, limits=limits, trust_env=proxies, **settings)
-        if proxies:
-            limits = httpx2.Limits(max_connections=None, keepalive_expiry=KEEPALIVE)
-            return openai.DefaultAsyncHttpx2Client(verify=verify, limits=limits, **settings)
-        from agentpipe.openai._spread import SpreadTransport
-
-        return openai.DefaultAsyncHttpx2Client(transport=SpreadTransport(verify, KEEPALIVE), **settings)
-
     async def aclose(self) -> None:
         """Let go of the pool of the running event loop; its last user closes it. A later request opens another."""
-        loop = asyncio.get_running_loop()
-        entry = self._clients.pop(loop, None)
-        if entry is None:
-            return
-        pool = entry[1]
-        pool.users -= 1
-        if pool.users == 0:
-            await pool.aclose()
+        own = self._clients.pop(asyncio.get_running_loop(), None)
+        if own is not None:
+            await own.pool.release()
 
     # -------------------------------------------------------------------------------------------- errors
 
