@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from agentpipe._client import ChatClient
 from agentpipe._request import ChatRequest
 from agentpipe._responses import ChatResponseUpdate
-from agentpipe._waist import closing
 from agentpipe.exceptions import ChatClientError
 from agentpipe.openai._assemble import Assembler
 from agentpipe.openai._body import BodyBuilder
@@ -22,6 +22,13 @@ from agentpipe.openai._transport import Transport, without_secrets_in_url
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
+
+
+@dataclass
+class _Answered:
+    """What is known of an answer before it is read."""
+
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 class OpenAIChatClient(ChatClient):
@@ -82,36 +89,32 @@ class OpenAIChatClient(ChatClient):
         self._bodies = BodyBuilder(self.profile)
         self._others: dict[EndpointProfile, BodyBuilder] = {}
 
-    async def respond(self, request: ChatRequest) -> AsyncIterator[ChatResponseUpdate]:
+    def respond(self, request: ChatRequest) -> AsyncIterator[ChatResponseUpdate]:
         """Ask the endpoint. Raises ChatClientError in its kinds, see `agentpipe.exceptions`."""
+        return self._streamed(request) if request.streaming else self._whole(request)
+
+    def _begin(self, request: ChatRequest) -> tuple[bytes, Assembler]:
+        """The body to send, and what will read the answer to it."""
         model = request.options.model or self.model
         if model is None:
             raise ValueError("no model is given: OpenAIChatClient(model), ChatOptions(model=...) or OPENAI_MODEL")
         bodies = self._bodies_for(model)
         body, tools = bodies.build(request, model)
-        updates = self._streamed if request.streaming else self._whole
-        assembler = Assembler(bodies.profile, tools.schemas, tools.to_own, keep_raw=self._keep_raw)
-        try:
-            async with closing(updates(body, request.options.extra_headers, assembler)) as answer:
-                async for update in answer:
-                    yield update
-        except ChatClientError as error:
-            raise self._transport.without_secrets(error)  # noqa: B904
+        return body, Assembler(bodies.profile, tools.schemas, tools.to_own, keep_raw=self._keep_raw)
 
-    async def _whole(
-        self, body: bytes, headers: Mapping[str, str] | None, assembler: Assembler
-    ) -> AsyncIterator[ChatResponseUpdate]:
-        content, answered = await self._transport.send(body, headers)
-        with _request_id_of(answered):
+    async def _whole(self, request: ChatRequest) -> AsyncIterator[ChatResponseUpdate]:
+        with self._telling() as answered:
+            body, assembler = self._begin(request)
+            content, answered.headers = await self._transport.send(body, request.options.extra_headers)
             for update in whole(content, assembler):
                 yield update
 
-    async def _streamed(
-        self, body: bytes, headers: Mapping[str, str] | None, assembler: Assembler
-    ) -> AsyncIterator[ChatResponseUpdate]:
-        reading = Reading(assembler)
-        async with self._transport.stream(body, headers) as answer:
-            with _request_id_of(answer.headers):
+    async def _streamed(self, request: ChatRequest) -> AsyncIterator[ChatResponseUpdate]:
+        with self._telling() as answered:
+            body, assembler = self._begin(request)
+            reading = Reading(assembler)
+            async with self._transport.stream(body, request.options.extra_headers) as answer:
+                answered.headers = answer.headers
                 try:
                     async for packet in answer.packets():
                         for update in reading.feed(packet):
@@ -126,6 +129,16 @@ class OpenAIChatClient(ChatClient):
                         raise
                 for update in reading.end():
                     yield update
+
+    @contextmanager
+    def _telling(self) -> Iterator[_Answered]:
+        """An error tells the id of the request, and no key."""
+        answered = _Answered()
+        try:
+            yield answered
+        except ChatClientError as error:
+            error.request_id = error.request_id or request_id_of(answered.headers)
+            raise self._transport.without_secrets(error)  # noqa: B904
 
     def _bodies_for(self, model: str) -> BodyBuilder:
         """The builder for a model: where the profile is a guess, it goes by the model that is asked."""
@@ -146,16 +159,6 @@ class OpenAIChatClient(ChatClient):
         if self._shows_profile is not None:
             told["profile"] = self._shows_profile
         return {name: value for name, value in told.items() if value is not None}
-
-
-@contextmanager
-def _request_id_of(headers: Mapping[str, str]) -> Iterator[None]:
-    """An error that an answer holds, or is, tells the id of the request."""
-    try:
-        yield
-    except ChatClientError as error:
-        error.request_id = error.request_id or request_id_of(headers)
-        raise
 
 
 def _url_of(base_url: str | None, client: AsyncOpenAI | None) -> str | None:
