@@ -16,6 +16,7 @@ from agentpipe.exceptions import ChatClientError
 from agentpipe.openai._assemble import Assembler
 from agentpipe.openai._body import BodyBuilder
 from agentpipe.openai._errors import request_id_of
+from agentpipe.openai._headers import checked_headers, checked_key
 from agentpipe.openai._profiles import EndpointProfile, profile_of
 from agentpipe.openai._reading import Reading, whole
 from agentpipe.openai._transport import Transport, without_secrets_in_url
@@ -50,7 +51,8 @@ class OpenAIChatClient(ChatClient):
         keep_raw: Keep the chunks of a streamed answer as a list in ``response.raw``; a whole answer's JSON always is.
 
     Raises:
-        ValueError: There is no endpoint and no key, the URL is none, or there is no such profile.
+        ValueError: There is no endpoint and no key, the URL is none, there is no such profile, or a header or the key
+            holds what no header can.
     """
 
     def __init__(
@@ -81,7 +83,7 @@ class OpenAIChatClient(ChatClient):
         self._transport = Transport(
             base_url=None if client is not None else url,
             api_key=None if client is not None else _key_of(api_key, url),
-            headers=default_headers,
+            headers=checked_headers("default_headers", default_headers),
             timeout=timeout,
             aiohttp=aiohttp,
             client=client,
@@ -105,7 +107,7 @@ class OpenAIChatClient(ChatClient):
     async def _whole(self, request: ChatRequest) -> AsyncIterator[ChatResponseUpdate]:
         with self._telling() as answered:
             body, assembler = self._begin(request)
-            content, answered.headers = await self._transport.send(body, request.options.extra_headers)
+            content, answered.headers = await self._transport.send(body, self._headers_of(request))
             for update in whole(content, assembler):
                 yield update
 
@@ -113,7 +115,7 @@ class OpenAIChatClient(ChatClient):
         with self._telling() as answered:
             body, assembler = self._begin(request)
             reading = Reading(assembler)
-            async with self._transport.stream(body, request.options.extra_headers) as answer:
+            async with self._transport.stream(body, self._headers_of(request)) as answer:
                 answered.headers = answer.headers
                 try:
                     async for packet in answer.packets():
@@ -129,6 +131,10 @@ class OpenAIChatClient(ChatClient):
                         raise
                 for update in reading.end():
                     yield update
+
+    @staticmethod
+    def _headers_of(request: ChatRequest) -> Mapping[str, str]:
+        return checked_headers("extra_headers", request.options.extra_headers)
 
     @contextmanager
     def _telling(self) -> Iterator[_Answered]:
@@ -181,7 +187,7 @@ def without_query(url: str) -> str:
 
 
 def _key_of(api_key: str | None, url: str | None) -> str:
-    key = api_key or os.environ.get("OPENAI_API_KEY")
+    key = checked_key(api_key or os.environ.get("OPENAI_API_KEY") or "")
     if key:
         return key
     if url is None:
