@@ -78,49 +78,49 @@ class _OwnClient:
     def __init__(self, client: AsyncOpenAI, pool: Pool) -> None:
         self.client = client
         self.pool = pool
-        self._headers: Any = None  # of the first request that succeeded, as of all after it
-        self._first: Any = None
+        self._pattern: dict[str, Any] | None = None  # what all requests have in common
 
     async def post(self, body: bytes, headers: Mapping[str, str] | None, *, stream: bool) -> Any:
         """The response to a request. Raises what the openai package raises."""
-        if self._first is None or headers:
-            response = await _post(self.client, body, headers, stream=stream)
-            if not headers:
-                self._learn(response)
-            return response
-        return await self._send(body, stream=stream)
+        if self._pattern is not None and not headers:
+            return await self._send(self._pattern, body, stream=stream)
+        response = await _post(self.client, body, headers, stream=stream)
+        if not headers:
+            self._pattern = _pattern_of((response.history or [response])[0].request)
+        return response
 
-    def _learn(self, response: Any) -> None:
-        first = (response.history or [response])[0].request
-        self._headers = first.headers.copy()
-        for own in ("content-length", "cookie"):
-            self._headers.pop(own, None)
-        self._first = first
-
-    async def _send(self, body: bytes, *, stream: bool) -> Any:
+    async def _send(self, pattern: dict[str, Any], body: bytes, *, stream: bool) -> Any:
         import httpx2
         import openai
 
-        first = self._first
         http_client = self.pool.http_client
-        request = httpx2.Request(
-            "POST",
-            first.url,
-            headers=self._headers,
-            cookies=http_client.cookies or None,
-            content=body,
-            extensions=first.extensions,
-        )
+        request = httpx2.Request("POST", content=body, cookies=http_client.cookies or None, **pattern)
         try:
             response = await http_client.send(request, stream=stream)
-            if response.status_code < 400:
-                return response
-            await response.aread()
+            if not response.is_success:
+                await _read(response)
         except httpx2.TimeoutException as error:
             raise openai.APITimeoutError(request=request) from error
         except httpx2.RequestError as error:
             raise openai.APIConnectionError(request=request) from error
-        raise _status_error(response)
+        if not response.is_success:
+            raise _status_error(response)
+        return response
+
+
+def _pattern_of(request: Any) -> dict[str, Any]:
+    """What requests like this one are made of, besides their bodies and cookies."""
+    headers = request.headers.copy()
+    for own in ("content-length", "cookie"):
+        headers.pop(own, None)
+    return {"url": request.url, "headers": headers, "extensions": request.extensions}
+
+
+async def _read(response: Any) -> None:
+    try:
+        await response.aread()
+    finally:
+        await response.aclose()
 
 
 async def _post(client: AsyncOpenAI, body: bytes, headers: Mapping[str, str] | None, *, stream: bool) -> Any:

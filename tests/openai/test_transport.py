@@ -12,7 +12,7 @@ from agentpipe import ChatOptions, ChatResponse, OpenAIChatClient
 from tests.loopback import Loopback, Request, Wire
 
 ANSWER = {"choices": [{"message": {"role": "assistant", "content": "hello"}, "finish_reason": "stop"}]}
-STATUSES = [400, 401, 403, 404, 408, 409, 418, 422, 429, 500, 503]
+STATUSES = [300, 400, 401, 403, 404, 408, 409, 418, 422, 429, 500, 503]
 
 pytestmark = [
     pytest.mark.parametrize("aiohttp", [False, True], ids=["httpx2", "aiohttp"]),
