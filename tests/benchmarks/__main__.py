@@ -6,6 +6,7 @@ The CPU of the client's process is what counts, as a ratio to the plain SDK in t
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import random
 import statistics
@@ -13,6 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.benchmarks.alone import measure as alone
 from tests.benchmarks.peers import PEERS
 
 ROOT = Path(__file__).parents[2]
@@ -126,11 +128,12 @@ def main() -> None:
     given = parser.parse_args()
     names = list(PEERS)
     samples = measure(names, given.repeats, given.quick)
-    print(table(samples, names))
+    own = asyncio.run(alone(given.repeats, given.quick))
+    print(f"{table(samples, names)}\n\n{own}")
     if given.out:
         given.out.mkdir(parents=True, exist_ok=True)
         (given.out / "results.json").write_text(json.dumps(samples))
-        (given.out / "results.md").write_text(table(samples, names) + "\n")
+        (given.out / "results.md").write_text(f"{table(samples, names)}\n\n{own}\n")
         (given.out / "results.svg").write_text(plot(samples, names))
 
 
