@@ -101,12 +101,12 @@ class HistoryProviderContract:
                 return MyHistoryProvider(self.path)
 
     ``make_provider`` is called several times in a test, and each time has to open the same store, as another process
-    would. Where the messages live in the session instead, set ``keeps_in_session = True``. The tests use sessions of
-    their own, so the store may hold others.
+    would. Where a session never has two writers at once, set ``one_writer = True``, which leaves out races. The tests
+    use sessions of their own, so the store may hold others.
     """
 
-    #: The messages live in the session object: there is no store that two writers could share.
-    keeps_in_session = False
+    #: No two writers add to a session at once, as where the messages live in the session object, or in this process.
+    one_writer = False
 
     async def make_provider(self) -> HistoryProvider:
         """The provider to test: a new one each time, over the same store."""
@@ -118,7 +118,7 @@ class HistoryProviderContract:
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        for name in _TWO_WRITERS if cls.keeps_in_session else ():
+        for name in _TWO_WRITERS if cls.one_writer else ():
             setattr(cls, name, None)  # what cannot be so is not tested
 
     @_test

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,28 +13,30 @@ from agentpipe.testing import ScriptedChatClient
 
 
 class JsonLinesHistoryProvider(HistoryProvider):
-    """Appends messages to ``<directory>/<session id>.jsonl``; for one process at a time."""
+    """Keeps messages in ``<directory>/<hash of the session's id>.jsonl``; for one process at a time."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
     async def get_messages(self, session: AgentSession) -> Sequence[Message]:
         path = self._path(session)
-        if not path.exists():
-            return []
-        return [Message.model_validate_json(line) for line in path.read_bytes().splitlines()]
+        return [Message.model_validate_json(line) for line in path.read_bytes().splitlines()] if path.exists() else []
 
     async def add_messages(self, session: AgentSession, messages: Sequence[Message]) -> None:
-        stored = {message.message_id for message in await self.get_messages(session)}
-        new = [message for message in messages if message.message_id not in stored]
+        stored = {message.message_id: message for message in await self.get_messages(session)}
+        for message in map(Message.with_id, messages):
+            stored.setdefault(message.message_id, message)
+        path = self._path(session)
+        new = path.with_suffix(".new")
         try:
-            with self._path(session).open("a", encoding="utf-8") as file:
-                file.write("".join(message.model_dump_json() + "\n" for message in new))
+            new.write_text("".join(message.model_dump_json() + "\n" for message in stored.values()), "utf-8")
+            new.replace(path)  # all of it or nothing, whenever the process may end
         except OSError as error:
             raise HistoryError(f"the history in {self.directory} cannot be written: {error}") from error
 
     def _path(self, session: AgentSession) -> Path:
-        return self.directory / f"{session.id}.jsonl"
+        # An id may come from anywhere: as it stands, "../x" would be a file in another directory.
+        return self.directory / f"{hashlib.sha256(session.id.encode('utf-8', 'surrogatepass')).hexdigest()}.jsonl"
 
 
 async def main() -> None:

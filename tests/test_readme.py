@@ -14,6 +14,9 @@ from typing import Any
 
 import pytest
 
+import agentpipe
+from agentpipe import Agent, AgentSession
+from agentpipe.testing import ScriptedChatClient
 from tests.models import cooperative
 from tests.strict_endpoint import StrictEndpoint
 
@@ -55,6 +58,54 @@ def test_the_python_blocks_run_one_after_the_other(
     for block in blocks[1:]:
         exec(compile(block, "README.md", "exec"), names)
     assert not endpoint.refused
+
+
+def test_the_store_of_the_readme_keeps_the_contract(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store that the README shows passes the tests that the README says to run it through, and they are not none."""
+    blocks = [text for kind, text in BLOCKS if kind == "python" and "DictHistory" in text]
+    names: dict[str, Any] = {"__name__": "readme", "client": ScriptedChatClient("Hello."), "asyncio": asyncio}
+    names |= {"Agent": Agent, "AgentSession": AgentSession}
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), names)
+    contract = names["TestDictHistory"]()
+    tests = [name for name in dir(contract) if name.startswith("test_") and getattr(contract, name) is not None]
+    assert len(tests) > 10
+    for name in tests:
+        getattr(contract, name)()
+
+
+LAYERS = re.findall(r"[|,] `(\w+\([^`]+\))`", README[README.index("| layer | what") : README.index("## What the loop")])
+
+
+@pytest.mark.parametrize("text", LAYERS)
+def test_layers_are_made_as_the_readme_says(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call in the README's table of layers makes that layer."""
+    monkeypatch.chdir(tmp_path)
+
+    async def decide(request: object) -> object:
+        return request
+
+    clients = {name: ScriptedChatClient() for name in ("inner", "client", "other")}
+    inner: Any = Agent(ScriptedChatClient()) if "Agent(" in text else clients["inner"]
+    names: dict[str, Any] = {**vars(agentpipe), **clients, "inner": inner, "choose": lambda request: "small"}
+    for name in agentpipe.__all__:
+        names[name] = getattr(agentpipe, name)
+    made = eval(text, names | {"decide": decide})  # noqa: S307
+    assert type(made).__name__ == text.partition("(")[0]
+
+
+def test_every_layer_is_in_the_readme() -> None:
+    """The README's table names every layer that there is."""
+    told = {text.partition("(")[0] for text in LAYERS}
+    layers = {
+        name
+        for name in agentpipe.__all__
+        if name.endswith(("ChatClient", "Agent")) and getattr(agentpipe, name).__module__.startswith(LAYER_PACKAGES)
+    }
+    assert told == layers
+
+
+LAYER_PACKAGES = ("agentpipe.layers.", "agentpipe.agent_layers.")
 
 
 def test_code_comes_before_line_30() -> None:

@@ -7,20 +7,23 @@ from pathlib import Path
 import pytest
 
 from agentpipe import (
+    AgentSession,
     HistoryProvider,
     InMemoryHistoryProvider,
     PostgresHistoryProvider,
     RedisHistoryProvider,
     SQLiteHistoryProvider,
+    user,
 )
 from agentpipe._history_contract import HistoryProviderContract
+from samples.own_history import JsonLinesHistoryProvider
 from tests.history.conftest import PostgresServer, RedisServer
 
 
 class TestInMemory(HistoryProviderContract):
     """`InMemoryHistoryProvider`."""
 
-    keeps_in_session = True
+    one_writer = True
 
     async def make_provider(self) -> HistoryProvider:
         return InMemoryHistoryProvider()
@@ -57,3 +60,28 @@ class TestRedis(HistoryProviderContract):
 
     async def make_provider(self) -> HistoryProvider:
         return RedisHistoryProvider(self.url)
+
+
+class TestSample(HistoryProviderContract):
+    """The provider of `samples.own_history`, which readers start from."""
+
+    one_writer = True
+
+    @pytest.fixture(autouse=True)
+    def _place(self, tmp_path: Path) -> None:
+        self.directory = tmp_path
+
+    async def make_provider(self) -> HistoryProvider:
+        return JsonLinesHistoryProvider(self.directory)
+
+
+async def test_no_session_leaves_the_directory_of_the_sample(tmp_path: Path) -> None:
+    """The id of a session, which may come from anywhere, names no file outside of the sample's directory."""
+    directory = tmp_path / "inside"
+    directory.mkdir()
+    provider = JsonLinesHistoryProvider(directory)
+    for name in ("../outside", "/etc/outside", "..", ".", "a/b", "a\0b", "x" * 5000, "\ud800"):
+        await provider.add_messages(AgentSession(name), [user(f"in {name}")])
+        assert [message.text for message in await provider.get_messages(AgentSession(name))] == [f"in {name}"]
+    assert [path.name for path in tmp_path.iterdir()] == ["inside"]
+    assert len(list(directory.iterdir())) == 8
