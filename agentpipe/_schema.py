@@ -333,13 +333,15 @@ def _holds(outer: types.CodeType, inner: types.CodeType) -> bool:
 # ------------------------------------------------------------------------------------------------- docstrings
 
 _SECTION = re.compile(
-    r"^[ \t]*(?:[:@]\w|[-=]{3,}[ \t]*$|(?:Arguments|Args|Parameters|Params|Raises|Exceptions|Except|Attributes"
-    r"|Examples?|Returns|Yields):[ \t]*$)",
+    r"^[ \t]*(?:[:@]\w|[-=]{3,}[^\S\n]*$|(?:Arguments|Args|Parameters|Params|Raises|Exceptions|Except|Attributes"
+    r"|Examples?|Returns|Yields):[^\S\n]*$)",
     re.MULTILINE,
 )
-# What nearly every docstring with sections looks like: "Args:" at the end, "name: text" or "name (type): text" each.
+# What nearly every docstring with sections looks like: "Args:" at the end, "name: text" or "name (type): text" each. No
+# line before begins as a field of Sphinx, Epydoc or NumPy does, not even as one that docstring_parser cannot read.
 _ARGS = re.compile(
-    r"(?P<text>(?:.*\n)*?)Args:[ \t]*\n(?P<args>(?: {4}\w+(?: \(\w[^()\n:]*\))?:(?: .*)?(?:\n {5,}\S.*)*(?:\n|\Z))+)\Z"
+    r"(?P<text>(?:(?![:@]|\.\.).*\n)*?)Args:[ \t]*\n"
+    r"(?P<args>(?: {4}\w+(?: \(\w[^()\n:]*\))?:(?: .*)?(?:\n {5,}\S.*)*(?:\n|\Z))+)\Z"
 )
 _ARG = re.compile(r"^ {4}(\w+)[^:\n]*:((?:.*)(?:\n {5,}.*)*)", re.MULTILINE)
 
@@ -359,8 +361,8 @@ def _read_plain(found: re.Match[str]) -> tuple[str, dict[str, str]]:
     """The same as docstring_parser makes of it, in a tenth of the time."""
     first, _, rest = found["text"].partition("\n")
     between = "\n\n" if rest.startswith("\n") else "\n"
-    described = {name: " ".join(text.split()) for name, text in _ARG.findall(found["args"])}
-    return (first + between + rest.strip()).strip(), {name: text for name, text in described.items() if text}
+    described = {name: told for name, text in _ARG.findall(found["args"]) if (told := " ".join(text.split()))}
+    return (first + between + rest.strip()).strip(), described
 
 
 def _parse_docstring(text: str) -> tuple[str, dict[str, str]]:
@@ -371,9 +373,9 @@ def _parse_docstring(text: str) -> tuple[str, dict[str, str]]:
     except Exception:  # ParseError, and whatever else odd text makes of it: a docstring keeps no function from its use
         return text.strip(), {}
     described = {
-        name.strip(" *`"): " ".join(param.description.split())
+        name.strip(" *`"): told
         for param in parsed.params
-        if param.description
+        if (told := " ".join((param.description or "").split()))
         for name in param.arg_name.split(",")  # NumPy's "x, y : int"
     }
     return (parsed.description or "").strip(), described

@@ -12,9 +12,9 @@ ROOT = Path(__file__).parent.parent / "agentpipe"
 
 #: The floors, lowest first; a name stands for a module or for all of a package.
 FLOORS = [
-    ["exceptions", "_records", "_arguments", "_schema"],
+    ["exceptions", "_records", "_arguments", "_schema", "_sqlite"],
     ["_messages"],
-    ["_responses", "_transcript", "_session"],
+    ["_responses", "_transcript", "_session", "_approval_rules"],
     ["_tools"],
     ["_options"],
     ["_request", "_layered"],

@@ -47,7 +47,6 @@ def test_the_python_blocks_run_one_after_the_other(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OPENAI_BASE_URL", endpoint.url)
     monkeypatch.setenv("OPENAI_API_KEY", "test-key")
-    monkeypatch.setenv("OPENAI_MODEL", "gpt-4o-mini")
     names: dict[str, Any] = {"__name__": "readme"}
     blocks = [text for kind, text in BLOCKS if kind == "python"]
     exec(compile(blocks[0], "README.md", "exec"), names)
@@ -55,6 +54,8 @@ def test_the_python_blocks_run_one_after_the_other(
     shown = next(text for kind, text in BLOCKS if kind == "" and text.startswith("Agent("))
     host = f", base_url='{endpoint.url}'"
     assert shown.strip() in printed.replace(host, "")
+    monkeypatch.delenv("OPENAI_BASE_URL")
+    monkeypatch.delenv("OPENAI_API_KEY")  # only the first block needs a key, or another model there
     for block in blocks[1:]:
         exec(compile(block, "README.md", "exec"), names)
     assert not endpoint.refused

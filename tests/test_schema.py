@@ -280,10 +280,11 @@ def test_a_docstring_that_starts_with_its_arguments() -> None:
 
 def test_odd_docstrings_are_no_obstacle() -> None:
     """Text that docstring_parser breaks on is description."""
-    assert _read_docstring("Do it.\n\nArgs:\n::\n    :")[0].startswith("Do it.")
+    for text in ("Do it.\n\nArgs:\n::\n    :", "Do it.\n\n: :\nArgs:\n    a: An A."):
+        assert _read_docstring(text) == (text, {})
 
 
-_line = st.text("ab:() .-\t", min_size=1, max_size=12).map(str.strip)
+_line = st.text("ab:@() .-\t\f", min_size=1, max_size=12).map(str.strip) | st.just(".. deprecated:: 2")
 _google = st.builds(
     lambda head, args: head + "Args:\n" + "\n".join(args),
     st.lists(_line | st.just(""), max_size=4).map(lambda lines: "\n".join([*lines, ""]) if lines else ""),
@@ -313,8 +314,9 @@ def test_plain_docstrings_are_read_as_docstring_parser_does(text: str) -> None:
     described = {param.arg_name: " ".join((param.description or "").split()) for param in parsed.params}
     if described:
         assert _read_docstring(text)[0] == (parsed.description or "").strip()
+        names = [param.arg_name.strip() for param in parsed.params]
         for name, told in described.items():
-            if name.isidentifier() and [param.arg_name for param in parsed.params].count(name) == 1:
+            if name.isidentifier() and names.count(name) == 1:
                 assert _read_docstring(text)[1].get(name, "") == told
 
 

@@ -16,6 +16,7 @@ from agentpipe._messages import (
 )
 from agentpipe._responses import ChatResponse
 from agentpipe._session import AgentSession
+from agentpipe.cli._terminal import until_typed
 from agentpipe.exceptions import AgentPipeError
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class Chat:
     def _read_line(self) -> str | None:
         try:
             print("> ", end="", file=sys.stderr, flush=True)
+            until_typed()
             return input()
         except EOFError:
             print(file=sys.stderr)

@@ -19,6 +19,7 @@ from agentpipe._messages import (
     TextContent,
 )
 from agentpipe._responses import ChatResponse, ChatResponseUpdate
+from agentpipe.cli._terminal import until_typed
 
 #: The last thing that is done when weights are fetched.
 _LAST = "unpacking"
@@ -216,6 +217,7 @@ def _read_line(question: str) -> str | None:
     inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         print(question, end="", file=sys.stderr, flush=True)
+        until_typed()
         return sys.stdin.readline() or None
     except KeyboardInterrupt:
         raise asyncio.CancelledError from None

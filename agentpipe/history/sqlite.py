@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Literal
 
+from agentpipe._sqlite import open_wal
 from agentpipe.history._common import (
     SCHEMA,
     SCHEMA_TABLE,
@@ -50,10 +51,8 @@ class SQLiteHistoryProvider(StoredHistoryProvider):
         self.synchronous = synchronous
 
     async def _open(self) -> Backend:
-        # check_same_thread: a provider that nobody closed is dropped, with its connection, on any thread.
-        connection = sqlite3.connect(self.path, self.timeout, isolation_level=None, check_same_thread=False)
+        connection = open_wal(self.path, timeout=self.timeout)
         try:
-            connection.execute("PRAGMA journal_mode = WAL")
             connection.execute(f"PRAGMA synchronous = {self.synchronous}")
             if (version := _schema_of(connection, self.table)) is None:
                 with _transaction(connection) as execute:

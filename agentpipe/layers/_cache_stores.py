@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from agentpipe._sqlite import open_wal
 from agentpipe.layers._common import check_whole
 
 if TYPE_CHECKING:
@@ -124,14 +125,22 @@ class SQLiteCache:
         return f"SQLiteCache({self.path!r})"
 
 
-def _open(path: str) -> sqlite3.Connection:
-    # check_same_thread: a store that nobody closed is dropped on any thread.
-    connection = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
-    connection.execute("PRAGMA journal_mode = WAL")
+_LAYOUT = (
     # A cache may lose its last entries in a power cut.
-    connection.execute("PRAGMA synchronous = NORMAL")
-    connection.execute("CREATE TABLE IF NOT EXISTS agentpipe_cache (key TEXT PRIMARY KEY, value TEXT, expires REAL)")
-    connection.execute("CREATE INDEX IF NOT EXISTS agentpipe_cache_expires ON agentpipe_cache (expires)")
+    "PRAGMA synchronous = NORMAL",
+    "CREATE TABLE IF NOT EXISTS agentpipe_cache (key TEXT PRIMARY KEY, value TEXT, expires REAL)",
+    "CREATE INDEX IF NOT EXISTS agentpipe_cache_expires ON agentpipe_cache (expires)",
+)
+
+
+def _open(path: str) -> sqlite3.Connection:
+    connection = open_wal(path, timeout=30)
+    try:
+        for statement in _LAYOUT:
+            connection.execute(statement)
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
