@@ -5,22 +5,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from typing import Any
 
 from agentpipe._base_agent import BaseAgent
 from agentpipe._client import ChatClient
 from agentpipe._layered import Layered, Node
-from agentpipe._messages import FunctionCallContent, FunctionResultContent, Message
+from agentpipe._messages import Content, FunctionCallContent, FunctionResultContent, Message
 from agentpipe._options import NO_OPTIONS, ChatOptions, merge, tools_of
 from agentpipe._providers import Context, ContextFunction, ContextProvider, FunctionContextProvider, HistoryProvider
+from agentpipe._records import new_id
 from agentpipe._request import ChatRequest
-from agentpipe._responses import ROUNDS, ChatResponse, ChatResponseUpdate, ResponseFolder
+from agentpipe._responses import ROUNDS, ChatResponse, ChatResponseUpdate, Late, ResponseFolder
 from agentpipe._session import AgentSession
+from agentpipe._tool_loop import check_edits
 from agentpipe._tools import ToolLike
-from agentpipe._transcript import ANSWERS, check_answers, read
+from agentpipe._transcript import ANSWERS, QUESTIONS, Reading, check_answers, check_questions, read
 from agentpipe._waist import closing
-from agentpipe.exceptions import AgentPipeError
+from agentpipe.exceptions import AgentPipeError, OutputError
 from agentpipe.history.in_memory import InMemoryHistoryProvider
 from agentpipe.layers.function_invoking import FunctionInvokingChatClient
 
@@ -30,10 +32,13 @@ logger = logging.getLogger("agentpipe")
 class Agent(BaseAgent):
     """A chat client that knows what it is for.
 
-    An agent holds no state of a run: any number of runs may go on at once, each with its own session or none. Runs on
-    one session take turns. In a run the options are merged, the history is loaded, the context providers are asked in
-    their order, the input is stored, and the client is asked; each round is stored when it is finished, and at the end
-    the providers hear of it in reverse order, also of a failure.
+    An agent holds no state of a run: any number of runs may go on at once, each with its own session or none. In a run
+    the options are merged, the history is loaded, the context providers are asked in their order, the input is stored,
+    and the client is asked; each round is stored when it is finished, and at the end the providers hear of it in
+    reverse order, also of a failure.
+
+    Runs on one session take turns. A tool or a context provider that starts one on the session of its own run would
+    wait for itself: it gets a RuntimeError, and so does the caller of the run.
 
     Args:
         client: What answers. A function-invoking layer is put around it where it has none.
@@ -79,7 +84,7 @@ class Agent(BaseAgent):
         options = merge(self.options, request.options)
         if request.session is None and not self.context_providers:
             return self._named(request.replace(options=options))
-        return _Run(self, request, options).updates()
+        return request.watched(_Run(self, request, options).updates())
 
     async def _named(self, request: ChatRequest) -> AsyncIterator[ChatResponseUpdate]:
         """The client's answer; what the model says carries the agent's name."""
@@ -143,7 +148,7 @@ class _Run:
         self.agent = agent
         self.request = request
         self.options = options
-        self.late: list[ChatResponseUpdate] = []
+        self.late = Late()
         self.steps = _Steps()
         self.history: HistoryProvider | None = None
         self.told: list[ContextProvider] = []  # those that have to hear how the run ended
@@ -161,6 +166,7 @@ class _Run:
                         if self.steps.add(update):
                             await self._store(self.steps.take())
                         yield update
+                await self.late.close()
                 await self._store(self.steps.take())
                 self._follow_conversation()
             except BaseException as error:
@@ -176,13 +182,22 @@ class _Run:
             self.options = self.options.replace(conversation_id=session.conversation_id)
         self.history = self.agent.keeps_history(session, self.options)
         earlier = await self._load(session)
-        given = [message.from_("input") for message in request.messages]
-        if any(isinstance(content, ANSWERS) for message in given for content in message.contents):
-            check_answers(read([*earlier, *given]))
+        given = _given(request.messages, earlier)
+        if self.history is not None and _hold(given, QUESTIONS):
+            check_questions(read(earlier), given)
         await self._ask_providers(request.replace(messages=[*earlier, *given], options=self.options))
+        if _hold(given, ANSWERS):
+            self._check_answers(read([*earlier, *given]))
         added, kept = self._added()
         await self._store([*kept, *given])
         return request.replace(messages=[*earlier, *added, *given], options=self.options, late=self.late)
+
+    def _check_answers(self, reading: Reading) -> None:
+        """ApprovalError for answers that nothing can come of, before anything is stored."""
+        check_answers(reading)
+        loop = self.agent.client.find(FunctionInvokingChatClient)
+        tools = [*(loop.additional_tools if loop is not None else ()), *tools_of(self.options)]
+        check_edits(reading, {tool.name: tool for tool in tools}.get)
 
     async def _load(self, session: AgentSession | None) -> list[Message]:
         if self.history is None or session is None:
@@ -216,6 +231,7 @@ class _Run:
             session.conversation_id = conversation_id
 
     async def _failed(self, error: BaseException) -> None:
+        await self.late.close()
         self.steps.add_late(self.late)
         if self.request.late is not None:
             self.request.late.extend(self.late)
@@ -224,9 +240,9 @@ class _Run:
                 await self._store(self.steps.take_closed())
             except Exception as second:
                 error.add_note(f"and the history could not be stored: {type(second).__name__}: {second}")
-        response = self.steps.response()
-        if isinstance(error, AgentPipeError) and error.response is None and response.messages:
-            error.response = response
+        response = self.steps.folder.response(incomplete=True)
+        if isinstance(error, AgentPipeError) and not isinstance(error, OutputError) and response.messages:
+            error.response = response  # whoever stands further out has seen more
         await self._tell(response, error)
 
     async def _store(self, messages: Sequence[Message]) -> None:
@@ -290,7 +306,7 @@ class _Steps:
     def take_closed(self) -> list[Message]:
         """Of a run that failed: what is not stored yet and was finished, with a result for each open call."""
         messages = self.take()
-        if messages and messages[-1].role == "assistant" and not self._turn_ended and not _calls(messages[-1]):
+        if messages and messages[-1].role == "assistant" and not self._turn_ended and not _hold(messages[-1:], _CALLS):
             messages.pop()  # the model had not finished that
         open_records = [record for record in read(messages).records if not record.result and not record.questions]
         if open_records and not (self._turn_ended and self.folder.stop_reason in ("declaration_only", "unknown_call")):
@@ -303,8 +319,21 @@ class _Steps:
         return self.folder.response()
 
 
-def _calls(message: Message) -> bool:
-    return any(isinstance(content, FunctionCallContent) for content in message.contents)
+#: What stands for a call in a message of the model.
+_CALLS = (FunctionCallContent, *QUESTIONS)
+
+
+def _given(messages: Sequence[Message], earlier: Sequence[Message]) -> list[Message]:
+    """The input of a run. What is said again after an answer to it is another message, whatever id it was given."""
+    given = [message.from_("input") for message in messages]
+    said = messages[-1].message_id if messages else None
+    if said is not None and any(message.message_id == said for message in earlier[:-1]):
+        given[-1] = given[-1].replace(message_id=new_id("msg"))
+    return given
+
+
+def _hold(messages: Sequence[Message], kinds: tuple[type[Content], ...]) -> bool:
+    return any(isinstance(content, kinds) for message in messages for content in message.contents)
 
 
 def _unknown_result(call: FunctionCallContent) -> FunctionResultContent:
@@ -328,11 +357,13 @@ def _options_of(context: Context) -> ChatOptions:
     return merge(own, context.options)
 
 
-async def _guarded(provider: ContextProvider, method: str, *args: Any) -> Any:
+async def _guarded(provider: ContextProvider, method: str, request: ChatRequest, *args: Any) -> Any:
     """Ask a provider within its time; the failure of an optional one is logged, and the run goes on."""
+    session = request.session
     try:
-        async with asyncio.timeout(provider.timeout):
-            return await getattr(provider, method)(*args)
+        with session.inside() if session is not None else nullcontext():
+            async with asyncio.timeout(provider.timeout):
+                return await getattr(provider, method)(request, *args)
     except Exception as error:
         if provider.required:
             raise

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, final
 
+from agentpipe._approval_rules import lend_rules, take_rules
 from agentpipe._client import ChatClient
 from agentpipe._layered import Layered
 from agentpipe._messages import FunctionCallContent, Input, ProgressContent, TextContent
@@ -17,7 +18,7 @@ from agentpipe._session import AgentSession
 from agentpipe._tools import FunctionTool, Interrupted, ToolContext
 from agentpipe._transcript import Question
 from agentpipe._waist import FunctionMiddleware, Responder, put_around
-from agentpipe.exceptions import AgentPipeError
+from agentpipe.exceptions import AgentPipeError, ApprovalError, ToolError
 
 
 class BaseAgent(Responder):
@@ -104,7 +105,9 @@ class BaseAgent(Responder):
         Args:
             name: What the model calls it; the agent's own name by default.
             description: What the model is told about it; the agent's own description by default.
-            session: The conversation that every call goes on; a new one for each call by default.
+            session: The conversation that every call goes on; a new one for each call by default. It has one thing to
+                decide at a time: a call that comes while an earlier one waits for an answer overtakes it, so that the
+                answer is refused and the model is told so.
             progress: Whether the agent's text and its tool calls are passed on as progress of the call.
 
         What the agent uses counts in the usage of the caller's run. Where it has to ask somebody, its requests become
@@ -157,7 +160,9 @@ class _AgentCall:
         session = self.session or (AgentSession.model_validate(state) if state else AgentSession())
         given: Input = list(ctx.resume.answers) if ctx.resume is not None else input
         try:
-            response = await self._ask(given, session, ctx)
+            response = await self._ask_by_rules(given, session, ctx)
+        except ApprovalError as error:  # nothing was run; the model has to know why
+            raise ToolError(str(error)) from error
         except AgentPipeError as error:
             ctx.add_usage(error.response.usage if error.response is not None else None)
             raise
@@ -168,6 +173,16 @@ class _AgentCall:
             first = replace(questions[0], state=session.model_dump())
             raise Interrupted([first, *[replace(question, state={}) for question in questions[1:]]])
         return response.text
+
+    async def _ask_by_rules(self, given: Input, session: AgentSession, ctx: ToolContext[Any]) -> ChatResponse:
+        """Ask; what a person decides about the agent's calls for good is kept in the caller's session."""
+        if session is self.session:
+            return await self._ask(given, session, ctx)
+        lend_rules(ctx.session, ctx.call.name, session)
+        try:
+            return await self._ask(given, session, ctx)
+        finally:
+            take_rules(ctx.session, ctx.call.name, session)
 
     async def _ask(self, given: Input, session: AgentSession, ctx: ToolContext[Any]) -> ChatResponse:
         if not self.progress:

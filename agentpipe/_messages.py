@@ -199,7 +199,10 @@ class ApprovalRequestContent(Content):
         """Run the recorded call, with ``arguments`` instead of its own if given.
 
         ``always`` makes it a rule of the session: every later call of this "tool", or every later call of it with
-        these "arguments", is approved alike.
+        these "arguments", is approved alike. About a call of a sub-agent it is a rule for that sub-agent's calls only.
+
+        An agent stores the answer before it acts on it, and runs the call at most once: where the run fails in between,
+        the outcome counts as unknown, and the model is told so.
         """
         edited = None if arguments is None else dict(arguments)
         return ApprovalResponseContent(self.id, True, arguments=edited, always=always)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
-from agentpipe._tools import FunctionTool, Tool, ToolLike, ToolMiddleware, Tools, as_tools
+from agentpipe._tools import FunctionTool, Tool, ToolLike, ToolMiddleware, Tools, as_middleware, as_tools
 
 OnLimit = Literal["final_answer", "tool_choice_none", "raise", "return"]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
@@ -64,7 +64,7 @@ class ChatOptions:
     around its tool calls, inside the middleware of the FunctionInvokingChatClient. ``metadata`` stays in the process;
     ``extra_body`` goes into the request as it is and wins.
 
-    Raises ValueError where two tools have one name, TypeError for what is no tool, no stop text or no LoopLimits.
+    Raises ValueError where two tools have one name, TypeError for what is no tool, stop text, middleware or LoopLimits.
     """
 
     model: str | None = None
@@ -93,6 +93,8 @@ class ChatOptions:
             _put(self, "tools", as_tools(self.tools))
         if self.stop is not None:
             _put(self, "stop", _texts(self.stop))
+        if self.tool_middleware is not None:
+            _put(self, "tool_middleware", as_middleware(self.tool_middleware))
         if self.loop is not None and not isinstance(self.loop, LoopLimits):
             raise TypeError(f"loop must be a LoopLimits, not {type(self.loop).__name__}")
 
@@ -101,9 +103,8 @@ class ChatOptions:
         return replace(self, **changes)
 
     def __repr__(self) -> str:
-        told = [f"{name}={getattr(self, name)!r}" for name in _NAMES if getattr(self, name) is not None]
-        # Headers are where keys travel.
-        told = ["extra_headers=..." if part.startswith("extra_headers=") else part for part in told]
+        given = [(name, value) for name in _NAMES if (value := getattr(self, name)) is not None]
+        told = [f"{name}=..." if name in _MAY_HOLD_KEYS else f"{name}={value!r}" for name, value in given]
         return f"ChatOptions({', '.join(told)})"
 
 
@@ -115,6 +116,7 @@ def _texts(stop: str | Sequence[str]) -> tuple[str, ...]:
     return texts
 
 
+_MAY_HOLD_KEYS = ("extra_body", "extra_headers")
 NO_OPTIONS = ChatOptions()
 _NAMES = tuple(field.name for field in fields(ChatOptions))
 

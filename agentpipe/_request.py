@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from agentpipe._messages import Message
 from agentpipe._options import NO_OPTIONS, ChatOptions
-from agentpipe._responses import ChatResponseUpdate
+from agentpipe._responses import ChatResponseUpdate, Late
 from agentpipe._session import AgentSession
 
 
@@ -49,3 +49,7 @@ class ChatRequest:
         }
         made.update(changes)
         return ChatRequest(**made)
+
+    def watched(self, updates: AsyncIterator[ChatResponseUpdate]) -> AsyncIterator[ChatResponseUpdate]:
+        """``updates``, closed before anybody looks into ``late``, even by a layer that leaves them open."""
+        return self.late.watch(updates) if isinstance(self.late, Late) else updates

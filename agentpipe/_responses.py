@@ -458,6 +458,45 @@ def fold(updates: Sequence[ChatResponseUpdate]) -> ChatResponse:
     return folder.response()
 
 
+class Late(list["ChatResponseUpdate"]):
+    """Where updates are left that can be yielded no longer (see `ChatRequest.late`), and who may yet leave some there.
+
+    A layer that does not close what is inside it leaves that open when it is left itself. So whoever makes a `Late`
+    closes it before it looks.
+    """
+
+    _watched: Sequence[AsyncIterator[ChatResponseUpdate]] = ()
+
+    def watch(self, updates: AsyncIterator[ChatResponseUpdate]) -> AsyncIterator[ChatResponseUpdate]:
+        """Have ``updates`` closed in time, whoever they are given to."""
+        self._watched = [*filter(_is_left, self._watched), updates] if self._watched else [updates]
+        return updates
+
+    async def close(self) -> None:
+        """Close what is still open, from the outside in."""
+        for updates in self._watched:
+            if _is_left(updates):
+                await close(updates)
+        self._watched = ()
+
+
+class Asked(Late):
+    """The `Late` of a function that sees whole answers of ``inner``: what it was given is known, should it raise."""
+
+    def __init__(self, inner: object) -> None:
+        super().__init__()
+        self.inner = inner
+        self.answers: list[ChatResponse] = []
+
+    def left(self) -> list[ChatResponseUpdate]:
+        """What tools did for the answers, what that used, and what else was left; but not the words of the answers."""
+        updates: list[ChatResponseUpdate] = []
+        for answer in self.answers:
+            acted = [place for place, message in enumerate(answer.messages, 1) if message.role == "tool"]
+            updates += ChatResponse(answer.messages[: acted[-1] if acted else 0], answer.usage).as_updates()
+        return [*updates, *self]
+
+
 class ResponseStream:
     """The updates of one call, while they come.
 
@@ -472,10 +511,13 @@ class ResponseStream:
         late: list[ChatResponseUpdate] | None = None,
         *,
         outermost: bool = True,
+        asked: Asked | None = None,
         output: object = None,
     ) -> None:
         self._updates = updates
-        self._late = late if late is not None else []
+        self._late = Late() if late is None else late
+        self._own_late = self._late if outermost and isinstance(self._late, Late) else None
+        self._asked = asked
         self._output = output
         self._folder = ResponseFolder()
         # What nobody further out has seen; theirs to know should this call fail (see ChatRequest.late).
@@ -495,6 +537,10 @@ class ResponseStream:
         except StopAsyncIteration:
             self._ended = True
             self._response = self._folder.response()
+            if self._own_late is not None:
+                await self._own_late.close()
+            elif self._asked is not None:
+                self._asked.answers.append(self._response)
             raise
         except BaseException as error:
             await self._fail(error)
@@ -558,6 +604,8 @@ class ResponseStream:
         self._ended = True
         try:
             await close(self._updates)
+            if self._own_late is not None:
+                await self._own_late.close()
         finally:
             self._take_late()
 
@@ -568,6 +616,11 @@ class ResponseStream:
             for update in self._late:
                 self._folder.add(update)
             self._late.clear()
+
+
+def _is_left(updates: AsyncIterator[object]) -> bool:
+    """Whether updates may still come, and nobody waits for one at this moment."""
+    return getattr(updates, "ag_frame", updates) is not None and not getattr(updates, "ag_running", False)
 
 
 async def close(updates: AsyncIterator[object]) -> None:

@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
+from contextvars import ContextVar
 from datetime import datetime, timezone
 from typing import Any
 
@@ -56,8 +57,15 @@ class AgentSession:
         """
         if self._turns is None:
             with _making_turns:
-                self._turns = self._turns or _Turns()
+                self._turns = self._turns or _Turns(self.id)
         return self._turns
+
+    def inside(self) -> _Inside:
+        """What marks code as a part of the turn that is going on: ``with session.inside(): ...``.
+
+        Such code, and what it calls, must not wait for the session's next turn: it raises OwnTurnError instead.
+        """
+        return _Inside(self.lock())
 
     def model_dump(self) -> dict[str, Any]:
         """The session as JSON values; TypeError that names the key of ``state`` that cannot be one."""
@@ -119,12 +127,17 @@ class AgentSession:
         return f"AgentSession(id={self.id!r}, messages={len(self.messages)})"
 
 
+class OwnTurnError(RuntimeError):
+    """A session is used inside of its own run: that would wait for itself."""
+
+
 class _Turns:
     """A fair lock for tasks in any event loops and threads."""
 
-    __slots__ = ("_guard", "_holder", "_waiting")
+    __slots__ = ("_guard", "_holder", "_session_id", "_waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, session_id: str) -> None:
+        self._session_id = session_id
         self._guard = threading.Lock()
         self._holder: asyncio.AbstractEventLoop | None = None
         self._waiting: list[tuple[asyncio.AbstractEventLoop, Future[None]]] = []
@@ -136,6 +149,7 @@ class _Turns:
             if self._holder is None or self._holder.is_closed():
                 self._holder = loop
                 return
+            self._refuse_own()
             turn: Future[None] = Future()
             self._waiting.append((loop, turn))
         try:
@@ -144,6 +158,16 @@ class _Turns:
             if not turn.cancel():  # it came at the same moment
                 self._next()
             raise
+
+    def _refuse_own(self) -> None:
+        inside = _INSIDE.get()
+        while inside is not None:
+            if inside.turns is self and not inside.over:
+                raise OwnTurnError(
+                    f"session {self._session_id!r} is used inside of its own run, by a tool or a context provider, "
+                    "which would wait for itself: use another session there, or none"
+                )
+            inside = inside.outer
 
     async def __aexit__(self, *exc_info: object) -> None:
         self._next()
@@ -158,6 +182,25 @@ class _Turns:
                     turn.set_result(None)
 
 
+class _Inside:
+    """A part of a turn. It is over when it is left, whatever tasks it has started."""
+
+    __slots__ = ("_token", "outer", "over", "turns")
+
+    def __init__(self, turns: _Turns) -> None:
+        self.turns = turns
+        self.over = False
+
+    def __enter__(self) -> None:
+        self.outer = _INSIDE.get()
+        self._token = _INSIDE.set(self)
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.over = True
+        _INSIDE.reset(self._token)
+
+
+_INSIDE: ContextVar[_Inside | None] = ContextVar("agentpipe_inside", default=None)
 _making_turns = threading.Lock()
 
 

@@ -13,21 +13,23 @@ no tool, so all of its behaviour can be written down as a table of transitions:
     Fail        raises the error                                                   nothing
     ==========  =================================================================  =============================
 
+What the loop held back lies in ``outbox`` when it may be passed on. Where a turn of the model ends before its time, by
+an error or because nobody listens any more, `broken` puts there what closes the transcript.
 Its one driver is the FunctionInvokingChatClient.
 """
 
 from __future__ import annotations
 
 import difflib
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from agentpipe._approval_rules import check_rules, keep_rule, rule_for
 from agentpipe._arguments import read_arguments
 from agentpipe._messages import (
     ApprovalRequestContent,
-    ApprovalResponseContent,
     Content,
     FunctionCallContent,
     FunctionResultContent,
@@ -47,7 +49,6 @@ from agentpipe._responses import (
     UsageDetails,
 )
 from agentpipe._schema import InvalidArguments
-from agentpipe._session import AgentSession
 from agentpipe._tools import FunctionTool, Resume, Tool, Tools, ToolSet
 from agentpipe._transcript import (
     NOT_DECIDED,
@@ -57,17 +58,16 @@ from agentpipe._transcript import (
     Question,
     Reading,
     check_answers,
+    edited,
     is_about,
     read,
     repaired,
 )
-from agentpipe.exceptions import AgentPipeError, ToolLoopError
+from agentpipe.exceptions import AgentPipeError, ApprovalError, OutputError, ToolLoopError
 
 DECLINED = "The user declined."
 CUT_OFF = "the arguments were cut off at the limit of output tokens"
 OUTCOME_UNKNOWN = "outcome unknown: the run that started this call ended before its result was recorded."
-#: Where a session keeps the answers that hold for later requests too.
-APPROVAL_RULES = "agentpipe.approval_rules"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,8 @@ class PlannedCall:
 
     ``call`` is the call as it stands in the transcript, ``runs`` the same with the arguments to run it with.
     ``settled`` is its outcome where nothing is to be run. ``counts`` says whether the outcome tells of the round's
-    success or failure.
+    success or failure. ``looked_up`` is the version of the tools by which the rest was found; None where it does not
+    depend on them.
     """
 
     call: FunctionCallContent
@@ -103,7 +104,14 @@ class PlannedCall:
     settled: Outcome | None = None
     resume: Resume | None = None
     counts: bool = True
+    cut_off: bool = False  # whether the model was cut off while it wrote the call
+    allowed: bool = False  # whether a person has allowed it
+    looked_up: int | None = None
     record: CallRecord | None = None  # where the call is one of an earlier run that is taken up again
+
+    def settle(self, text: str, *, is_error: bool = False) -> None:
+        """The call is not run; ``text`` is what the model is told instead of a result."""
+        self.settled = FunctionResultContent(self.call.call_id, self.call.name, text, is_error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +164,7 @@ class ToolLoop:
         self.iteration = 0
         self.produced: list[Message] = []  # what goes to the caller
         self.working: list[Message] = []  # what goes to the model
+        self.outbox: deque[ChatResponseUpdate] = deque()  # what was held back, and is to be passed on next
         self.step: Step = Stop("answer")
         self._fresh = 0  # how many messages at the end of `working` the model has not seen
         self._options = request.options
@@ -163,6 +172,7 @@ class ToolLoop:
         self._by_name: dict[str, Tool] | None = None
         self._conversation_id = request.options.conversation_id
         self._model_calls = 0
+        self._choice_used = False  # the model has called what tool_choice asked for
         self._calls_used = 0
         self._failed_rounds = 0
         self._final = False  # the model is asked for the last time
@@ -186,10 +196,12 @@ class ToolLoop:
     def start(self) -> None:
         """Read the transcript: which calls wait, and what was decided about them.
 
-        Raises ApprovalError where an answer fits no open question.
+        Raises ApprovalError where an answer fits no open question, or not the tool.
         """
+        check_rules(self.request.session)
         reading = read(self.request.messages)
         check_answers(reading)
+        check_edits(reading, self.find_tool)
         waiting = [record for record in reading.records if record.result is None and record.questions]
         if not waiting:
             self._go_on_from(reading.rendered())
@@ -208,6 +220,7 @@ class ToolLoop:
     def _take_up(self, reading: Reading, record: CallRecord) -> None:
         unanswered = reading.unanswered(record)
         if not unanswered:
+            self._choice_used = True
             planned = self._decided(reading, record)
         elif reading.overtaken(record):
             planned = _settled(record.call, NOT_DECIDED, is_error=True)
@@ -221,14 +234,14 @@ class ToolLoop:
         decision = reading.decision(record)
         if decision is not None and not decision.approved:
             return _settled(record.call, _declined(decision.reason))
-        last = max(reading.answered_at[question.id] for question in record.questions)
-        if reading.messages[last].origin == "history":
+        if not any(reading.is_new(question.id) for question in record.questions):
             # The answer was stored, so the run that stored it may have started the call: it is run at most once.
             return _settled(record.call, OUTCOME_UNKNOWN, is_error=True)
         planned = self._plan_call(reading.seen(record), allowed=True)
         planned.resume = _resume(reading, record)
         if planned.settled is None and self._has_to_ask_again(reading, record, planned):
             planned.settled = (ApprovalRequestContent(new_id("approval"), planned.runs, record.call),)
+            planned.looked_up = None
         return planned
 
     def _has_to_ask_again(self, reading: Reading, record: CallRecord, planned: PlannedCall) -> bool:
@@ -241,11 +254,11 @@ class ToolLoop:
         )
 
     def _keep_rules(self, reading: Reading) -> None:
+        """Rules are kept where the question arose: those of a sub-agent by itself, when the answer comes to it."""
         session = self.request.session
-        for request_id, answer in reading.answers.items():
-            if session is not None and isinstance(answer, ApprovalResponseContent) and answer.always:
-                call = reading.seen(reading.questions[request_id])
-                keep_rule(session, call, answer.always, answer.approved)
+        for question, answer in reading.decisions():
+            if session is not None and answer.always:
+                keep_rule(session, edited(question.call, answer), answer.always, answer.approved)
 
     # ------------------------------------------------------------------------------------- the model's turn
 
@@ -253,7 +266,9 @@ class ToolLoop:
         options = self._current_options()
         endpoint_keeps = self._conversation_id is not None and self._model_calls > 0
         messages = self.working[len(self.working) - self._fresh :] if endpoint_keeps else list(self.working)
-        self._turn = _Turn(self._taken)
+        self._choice_used = True
+        if self._turn.ended:
+            self._turn = _Turn(self._taken)
         self.step = CallModel(messages, options, not endpoint_keeps)
 
     def rewritten(self, messages: Iterable[Message]) -> None:
@@ -270,7 +285,7 @@ class ToolLoop:
         if self.tools.version != self._tools_version:
             self._tools_version, self._by_name = self.tools.version, None
             changes["tools"] = Tools(self.tools)
-        if self._model_calls > 0 and options.tool_choice not in (None, "auto", "none"):
+        if self._choice_used and options.tool_choice not in (None, "auto", "none"):
             changes["tool_choice"] = "auto"
         if options.conversation_id != self._conversation_id:
             changes["conversation_id"] = self._conversation_id
@@ -279,7 +294,7 @@ class ToolLoop:
         return _last_options(options, self.settings.on_limit) if self._final else options
 
     def receive(self, update: ChatResponseUpdate) -> ChatResponseUpdate | None:
-        """Take a piece of the model's answer. Returns what to pass on, or None where it has to wait for `plan`.
+        """Take a piece of the model's answer. Returns what to pass on, or None where it has to wait.
 
         A call that may need approval waits for the end of the turn, and so does all that follows it, since whether it
         is a call or a request is not known before.
@@ -291,39 +306,56 @@ class ToolLoop:
             for content in contents:
                 turn.last = content
                 if type(content) in SPECIAL:
-                    turn.note(content)
-                    turn.holding = turn.holding or self._may_ask(content)
+                    update = self._noted(update)
+                    break
         if turn.holding:
-            turn.held.append(update)
+            turn.hold(update)
             return None
         turn.folder.add(update)
+        return update
+
+    def _noted(self, update: ChatResponseUpdate) -> ChatResponseUpdate:
+        """The update, once what it says of calls is noted."""
+        turn = self._turn
+        update = turn.told_apart(update)
+        for content in update.contents:
+            turn.last = content
+            if type(content) in SPECIAL:
+                turn.note(content)
+                turn.holding = turn.holding or self._may_ask(content)
         return update
 
     def _may_ask(self, content: Content) -> bool:
         tool = self.find_tool(content.name) if isinstance(content, FunctionCallContent) else None
         return tool is not None and tool.requires_approval is not False
 
-    def turn_ended(self) -> list[ChatResponseUpdate]:
-        """The model has said all. Returns what was held back and need not be."""
+    def turn_ended(self) -> None:
+        """The model has said all."""
         turn = self._turn
         self._model_calls += 1
-        self._usage = _sum(self._usage, turn.folder.usage)
         self._follow_conversation(turn.folder.conversation_id)
         calls = turn.open_calls()
         if calls and not turn.stopped_below and not self._final:
             reason = self._reason_to_leave_calls(calls)
             if reason is None:
                 self.step = Prepare(calls)
-                return []
+                return
             self.step = Stop(reason)
         elif calls and not turn.stopped_below:
             self._planned = [_settled(call, self._limit_text(), is_error=True, counts=False) for call in calls]
             self._begin_round()
         else:
             self.step = Stop(turn.stopped_below or ("limit" if self._final else "answer"))
-        released = turn.release({})
+        self._take_turn({})
+
+    def _take_turn(self, in_place: Mapping[int, Content]) -> None:
+        """What the model said becomes part of the run, with other contents in the place of some."""
+        turn = self._turn
+        if turn.held:
+            self.outbox.extend(turn.release(in_place))
+        turn.ended = True
         self.produced += turn.messages()
-        return released
+        self._usage = _sum(self._usage, turn.folder.usage)
 
     def _reason_to_leave_calls(self, calls: Sequence[FunctionCallContent]) -> StopReason | None:
         tools = [self.find_tool(call.name) for call in calls]
@@ -338,43 +370,43 @@ class ToolLoop:
         # One that the caller gave stays; one that the endpoint gave and then dropped is gone.
         self._conversation_id = conversation_id or (self._conversation_id if given else None)
 
-    def broken(self, why: str) -> list[ChatResponseUpdate]:
-        """The model's answer broke off. Returns what closes the transcript: a result for each call passed on."""
-        turn = self._turn
-        turn.drop_held()
-        self._usage = _sum(self._usage, turn.folder.usage)
-        self.produced += turn.messages()
-        calls = turn.open_calls()
+    def broken(self, why: str) -> None:
+        """The model's turn ends before its time: each of its calls that waits for nobody gets a result."""
+        if not self._turn.ended:
+            self._take_turn({})
+            calls = self._turn.open_calls()
+        else:
+            calls = [planned.call for planned in self._planned]
+        self._planned = []
         if not calls:
-            return []
-        self._results, self._results_id = [], new_id("msg")
-        for call in calls:
-            self._results.append(FunctionResultContent(call.call_id, call.name, f"not run: {why}", True))
-        self.produced.append(Message("tool", tuple(self._results), self._results_id))
-        return [ChatResponseUpdate(tuple(self._results), "tool", self._results_id)]
+            return
+        results = [FunctionResultContent(call.call_id, call.name, f"not run: {why}", True) for call in calls]
+        message = Message("tool", tuple(results), new_id("msg"))
+        self.produced.append(message)
+        self.outbox.append(ChatResponseUpdate(message.contents, "tool", message.message_id))
 
     # ------------------------------------------------------------------------------------------ the plan
 
-    def plan(self, calls: Sequence[FunctionCallContent]) -> list[ChatResponseUpdate]:
+    def plan(self, calls: Sequence[FunctionCallContent]) -> None:
         """Decide about the calls of `Prepare`, in their order, each with its raw arguments as they are to be read.
 
-        Returns what was held back: the calls, and in the place of those that need it a request for approval.
+        In the place of those that need it a request for approval is passed on.
         """
         assert isinstance(self.step, Prepare)
-        turn = self._turn
+        cut_off = self._turn.cut_off
+        planned = [
+            self._plan_call(runs, cut_off=cut_off(call)) for call, runs in zip(self.step.calls, calls, strict=True)
+        ]
         in_place: dict[int, Content] = {}
-        for call, runs in zip(self.step.calls, calls, strict=True):
-            planned = self._plan_call(runs, cut_off=turn.cut_off(call))
-            planned.call = call
-            if isinstance(planned.settled, tuple):
-                in_place[id(call)] = planned.settled[0]
-                self._pending.extend(planned.settled)
+        for call, plan in zip(self.step.calls, planned, strict=True):
+            plan.call = call
+            if isinstance(plan.settled, tuple):
+                in_place[id(call)] = plan.settled[0]
+                self._pending.extend(plan.settled)
             else:
-                self._planned.append(planned)
-        released = turn.release(in_place)
-        self.produced += turn.messages()
+                self._planned.append(plan)
+        self._take_turn(in_place)
         self._begin_round()
-        return released
 
     def _plan_call(self, call: FunctionCallContent, *, cut_off: bool = False, allowed: bool = False) -> PlannedCall:
         limit = self.settings.max_tool_calls
@@ -382,30 +414,52 @@ class ToolLoop:
             self._over_budget = True
             return _settled(call, f"skipped: limit of {limit} tool calls", is_error=True, counts=False)
         self._calls_used += 1
+        planned = PlannedCall(call, call, cut_off=cut_off, allowed=allowed)
+        self._look_up(planned)
+        return planned
+
+    def looked_up_again(self, planned: PlannedCall) -> PlannedCall:
+        """The call as it is to be run now that its turn has come: a call before it may have changed the tools."""
+        if planned.looked_up in (None, self.tools.version):
+            return planned
+        again = replace(planned, tool=None, settled=None)
+        self._look_up(again)
+        if isinstance(again.settled, tuple):
+            # It was passed on as a call already, so that the question is asked by it, and stands with the results.
+            again.settled = tuple([replace(question, parent_call=again.call) for question in again.settled])
+        return again
+
+    def _look_up(self, planned: PlannedCall) -> None:
+        """Find the tool of the call, or what is to be said instead of running it."""
+        call = planned.runs
+        planned.looked_up = self.tools.version
         tool = self.find_tool(call.name)
         if tool is None or tool.declaration_only:
             if self.settings.handles_unknown_calls:
-                return PlannedCall(call, self._read(call, None))
-            return _settled(call, f"Error: {self._unknown(call.name)}", is_error=True)
-        runs = self._read(call, tool)
-        wrong = CUT_OFF if cut_off else runs.invalid
+                planned.runs = self._read(call, None)
+            else:
+                planned.settle(f"Error: {self._unknown(call.name)}", is_error=True)
+            return
+        planned.tool = tool
+        runs = planned.runs = self._read(call, tool)
+        wrong = CUT_OFF if planned.cut_off else runs.invalid
         if wrong is not None:
-            return _settled(call, f"Error: invalid arguments: {wrong}", is_error=True, tool=tool)
-        if not allowed and tool.requires_approval is not False:
-            return self._plan_asking(call, runs, tool)
-        return PlannedCall(call, runs, tool)
+            planned.settle(f"Error: invalid arguments: {wrong}", is_error=True)
+        elif not planned.allowed and tool.requires_approval is not False:
+            self._settle_whether_to_ask(planned, tool)
 
-    def _plan_asking(self, call: FunctionCallContent, runs: FunctionCallContent, tool: FunctionTool) -> PlannedCall:
+    def _settle_whether_to_ask(self, planned: PlannedCall, tool: FunctionTool) -> None:
+        runs = planned.runs
         try:
             tool.bind(runs.arguments)
         except InvalidArguments as error:
-            return _settled(call, f"Error: {error}", is_error=True, tool=tool)
+            planned.settle(f"Error: {error}", is_error=True)
+            return
         rule = rule_for(self.request.session, runs)
         if rule is False:
-            return _settled(call, DECLINED, tool=tool)
-        if rule is True or not tool.needs_approval(runs):
-            return PlannedCall(call, runs, tool)
-        return PlannedCall(call, runs, tool, (ApprovalRequestContent(new_id("approval"), runs),))
+            planned.settle(DECLINED)
+        elif rule is None and tool.needs_approval(runs):
+            planned.settled = (ApprovalRequestContent(new_id("approval"), runs),)
 
     def _read(self, call: FunctionCallContent, tool: FunctionTool | None) -> FunctionCallContent:
         """The call with its arguments read, where only the raw text is there to tell them."""
@@ -632,10 +686,32 @@ class ToolLoop:
         )
 
     def failed(self, error: BaseException) -> BaseException:
-        """``error`` with what there is of the answer on it, where it has a place for that."""
-        if isinstance(error, AgentPipeError) and error.response is None and self.produced:
+        """``error`` with what there is of the answer on it, where it has a place for that.
+
+        What stood there is of a run further in, a sub-agent's or the last model call, unless it is the output that the
+        error is about.
+        """
+        if isinstance(error, AgentPipeError) and not isinstance(error, OutputError) and self.produced:
             error.response = self.response()
         return error
+
+
+def check_edits(reading: Reading, find_tool: Callable[[str], Tool | None]) -> None:
+    """ApprovalError where a person put arguments in the place of a call's own that its tool cannot be called with.
+
+    A policy that fails about them fails here, while the request is open.
+    """
+    for question, answer in reading.decisions():
+        tool = find_tool(question.call.name) if answer.approved and answer.arguments is not None else None
+        if not isinstance(tool, FunctionTool) or tool.declaration_only:
+            continue
+        try:
+            tool.bind(answer.arguments or {})
+        except InvalidArguments as error:
+            raise ApprovalError(
+                f"the arguments approved for {tool.name!r} do not fit: {error}; nothing was run, the request is open"
+            ) from None
+        tool.needs_approval(edited(question.call, answer))
 
 
 class _Ids:
@@ -661,13 +737,13 @@ class _Turn:
         "_messages",
         "_taken",
         "answered",
-        "calls",
         "ended",
         "folder",
         "held",
         "holding",
         "last",
         "names",
+        "open",
         "questions",
         "role",
         "seen_any",
@@ -679,8 +755,8 @@ class _Turn:
         self.ended = False  # all was said, and nothing is held back any more
         self.names: dict[str, str] = {}
         self.folder = ResponseFolder()
-        self.calls: list[FunctionCallContent] = []
-        self.answered: set[str] = set()  # calls that the endpoint, or a loop below, ran itself
+        self.open: dict[str, FunctionCallContent] = {}  # the calls that have no result yet, by their ids
+        self.answered = False  # whether the endpoint, or a loop below, ran some itself
         self.questions = 0
         self.last: Content | None = None
         self.held: list[ChatResponseUpdate] = []
@@ -701,11 +777,27 @@ class _Turn:
             own = self.names[given] = self._taken.claim(given)
         return update if own == given else update.replace(message_id=own)
 
+    def told_apart(self, update: ChatResponseUpdate) -> ChatResponseUpdate:
+        """The update, with another id for each call whose id a call has that waits for its result too."""
+        ids = [content.call_id for content in update.contents if isinstance(content, FunctionCallContent)]
+        taken = set(self.open)
+        if len(taken.union(ids)) == len(taken) + len(ids):
+            return update
+        contents: list[Content] = []
+        for content in update.contents:
+            if isinstance(content, FunctionCallContent):
+                if content.call_id in taken:
+                    content = replace(content, call_id=new_id("call"))
+                taken.add(content.call_id)
+            contents.append(content)
+        return update.replace(contents=contents)
+
     def note(self, content: Content) -> None:
         if isinstance(content, FunctionCallContent):
-            self.calls.append(content)
+            self.open[content.call_id] = content
         elif isinstance(content, FunctionResultContent):
-            self.answered.add(content.call_id)
+            self.answered = True
+            self.open.pop(content.call_id, None)
         elif isinstance(content, QUESTIONS):
             self.questions += 1
 
@@ -719,7 +811,7 @@ class _Turn:
         return messages
 
     def open_calls(self) -> list[FunctionCallContent]:
-        return [call for call in self.calls if call.call_id not in self.answered]
+        return list(self.open.values())
 
     @property
     def stopped_below(self) -> StopReason | None:
@@ -733,33 +825,30 @@ class _Turn:
         """Whether the limit of output tokens may have cut this call: it is the last thing that was said."""
         return self.folder.finish_reason == "length" and call is self.last
 
+    def hold(self, update: ChatResponseUpdate) -> None:
+        """Keep an update back; what it tells besides its contents is known at once."""
+        self.held.append(update)
+        self.folder.add(update.replace(contents=(), role=None))
+
     def release(self, in_place: Mapping[int, Content]) -> list[ChatResponseUpdate]:
         """What was held back, with other contents in the place of some."""
-        released: list[ChatResponseUpdate] = []
-        for update in self.held:
-            if update.contents and in_place:
-                update = update.replace(contents=tuple([in_place.get(id(c), c) for c in update.contents]))
-            self.folder.add(update)
-            released.append(update)
-        self.drop_held()
-        self.ended = True
+        released, self.held = self.held, []
+        if in_place:
+            released = [
+                update.replace(contents=tuple([in_place.get(id(content), content) for content in update.contents]))
+                for update in released
+            ]
+        for update in released:
+            said = ChatResponseUpdate(update.contents, update.role, update.message_id, update.author_name)
+            self.folder.add(said)
         return released
 
-    def drop_held(self) -> None:
-        self.held = []
-        self.holding = False
 
-
-def _settled(
-    call: FunctionCallContent,
-    text: str,
-    *,
-    is_error: bool = False,
-    counts: bool = True,
-    tool: FunctionTool | None = None,
-) -> PlannedCall:
+def _settled(call: FunctionCallContent, text: str, *, is_error: bool = False, counts: bool = True) -> PlannedCall:
     """A call that is not run, and what the model is told instead of a result."""
-    return PlannedCall(call, call, tool, FunctionResultContent(call.call_id, call.name, text, is_error), counts=counts)
+    planned = PlannedCall(call, call, counts=counts)
+    planned.settle(text, is_error=is_error)
+    return planned
 
 
 def _declined(reason: str | None) -> str:
@@ -787,27 +876,3 @@ def _last_options(options: ChatOptions, on_limit: OnLimit) -> ChatOptions:
 
 def _sum(a: UsageDetails | None, b: UsageDetails | None) -> UsageDetails | None:
     return a + b if a is not None and b is not None else a or b
-
-
-def keep_rule(session: AgentSession, call: FunctionCallContent, always: str, approved: bool) -> None:
-    """Let a decision hold for later calls: of this tool, or of this tool with these arguments."""
-    rules = session.state.setdefault(APPROVAL_RULES, {})
-    rules.setdefault(always, {})[_rule_key(call, always)] = approved
-
-
-def rule_for(session: AgentSession | None, call: FunctionCallContent) -> bool | None:
-    """What was decided once for all calls like this one; None where nothing was."""
-    rules = session.state.get(APPROVAL_RULES) if session is not None else None
-    if not isinstance(rules, Mapping):
-        return None
-    for always in ("arguments", "tool"):
-        decided = rules.get(always, {}).get(_rule_key(call, always))
-        if isinstance(decided, bool):
-            return decided
-    return None
-
-
-def _rule_key(call: FunctionCallContent, always: str) -> str:
-    if always == "tool":
-        return call.name
-    return f"{call.name} {json.dumps(call.arguments, sort_keys=True, ensure_ascii=False, default=str)}"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -24,6 +26,7 @@ from agentpipe._records import to_json
 from agentpipe._request import ChatRequest
 from agentpipe._responses import ChatResponseUpdate
 from agentpipe._schema import InvalidArguments
+from agentpipe._session import OwnTurnError
 from agentpipe._tool_loop import Outcome, PlannedCall, ToolLoop
 from agentpipe._tools import TOOL_CONTEXT, FunctionTool, Interrupted, RunControl, ToolContext, ToolMiddleware
 from agentpipe.exceptions import FatalToolError, ToolError
@@ -31,6 +34,8 @@ from agentpipe.exceptions import FatalToolError, ToolError
 FAILED = "Error: the function failed."
 CANCELLED = "cancelled: the run was cancelled while the function ran."
 UNKNOWN_OUTCOME = "outcome unknown: the run was cancelled while the function ran, and it could not be stopped."
+#: How deep the JSON of a result may be nested, so that a session that holds it can be read again.
+MAX_RESULT_DEPTH = 100
 TIME_LIMIT = "cancelled: the time limit of the run was reached while the function ran."
 
 
@@ -84,6 +89,12 @@ class ToolRunner:
 
     async def outcome(self, context: ToolContext[Any], run: ToolRound) -> Outcome:
         """Run a call. Returns its result, or the questions that it stopped for; never raises but for cancellation."""
+        if context.session is None:
+            return await self._outcome(context, run)
+        with context.session.inside():
+            return await self._outcome(context, run)
+
+    async def _outcome(self, context: ToolContext[Any], run: ToolRound) -> Outcome:
         token = TOOL_CONTEXT.set(context)
         try:
             value = await self._through(0, context)
@@ -95,9 +106,7 @@ class ToolRunner:
                 raise
             return self._failure(context, error)
         except Exception as error:
-            if isinstance(error, FatalToolError) or (
-                context.tool is not None and isinstance(error, context.tool.fatal)
-            ):
+            if isinstance(error, (FatalToolError, OwnTurnError, *(context.tool.fatal if context.tool else ()))):
                 run.loop.fail(error)
             return self._failure(context, error)
         finally:
@@ -176,10 +185,10 @@ class ToolRound:
         self.loop = loop
         self.cancelled = False  # whether it is this round that cancels its tasks
         self._abandoned = False
-        self._calls = calls
+        self._calls = list(calls)
         self._runner = runner
         self._concurrency = concurrency
-        self._outcomes: list[Outcome | None] = [planned.settled for planned in calls]
+        self._outcomes: list[Outcome | None] = [None] * len(calls)
         self._contexts: list[ToolContext[Any] | None] = [None] * len(calls)
         self._tasks: dict[asyncio.Task[None], int] = {}
         self._begun = 0
@@ -227,18 +236,21 @@ class ToolRound:
 
     def _begin_some(self) -> None:
         while self._begun < len(self._calls) and len(self._tasks) < self._concurrency:
-            index = self._begun
-            if self._outcomes[index] is None:
-                if self.loop.stopping:
-                    self._settle(index, f"not run: {self.loop.why_stopping}")
-                elif self.loop.expired(time.monotonic()):
-                    self._settle(index, "not run: limit of time")
-                else:
-                    self._begin(index)
+            self._begin(self._begun)
             self._begun += 1
 
     def _begin(self, index: int) -> None:
-        planned = self._calls[index]
+        planned = self._calls[index] = self.loop.looked_up_again(self._calls[index])
+        if planned.settled is not None:
+            self._outcomes[index] = planned.settled
+        elif self.loop.stopping:
+            self._settle(index, f"not run: {self.loop.why_stopping}")
+        elif self.loop.expired(time.monotonic()):
+            self._settle(index, "not run: limit of time")
+        else:
+            self._start(index, planned)
+
+    def _start(self, index: int, planned: PlannedCall) -> None:
         context = self._runner.context(self.loop, planned, index, len(self._calls), self)
         self._contexts[index] = context
         task = self._asyncio_loop.create_task(self._run(index, context))
@@ -312,7 +324,9 @@ class ToolRound:
         self._abandoned = True
         await self._cancel_tasks()
         for index in range(self._recorded, len(self._calls)):
-            if self._outcomes[index] is None:
+            if self._outcomes[index] is None and (settled := self._calls[index].settled) is not None:
+                self._outcomes[index] = settled
+            elif self._outcomes[index] is None:
                 self._settle(index, "not run: cancelled")
         self._begun = len(self._calls)
         return list(self._record_ready())
@@ -325,11 +339,24 @@ async def _call(tool: FunctionTool, context: ToolContext[Any], args: Sequence[An
     if kind == "async":
         return await function(*args, **kwargs)
     if kind == "async_generator":
-        return _joined([_told(context, item) async for item in function(*args, **kwargs)])
+        async with aclosing(function(*args, **kwargs)) as items:
+            return _joined([_told(context, item) async for item in items])
     if kind == "generator":
-        return await asyncio.to_thread(lambda: _joined([_told(context, item) for item in function(*args, **kwargs)]))
-    value = await asyncio.to_thread(function, *args, **kwargs)
+        return await _in_thread(lambda: _joined([_told(context, item) for item in function(*args, **kwargs)]))
+    value = await _in_thread(lambda: function(*args, **kwargs))
     return await value if inspect.isawaitable(value) else value
+
+
+async def _in_thread(function: Callable[[], Any]) -> Any:
+    """What ``function`` returns, run in a worker thread with a copied context."""
+
+    def run() -> Any:
+        try:
+            return function()
+        except StopIteration as error:  # no future can carry that, and who waits for it would wait for ever
+            raise RuntimeError("the function raised StopIteration") from error
+
+    return await asyncio.to_thread(run)
 
 
 def _told(context: ToolContext[Any], item: object) -> object:
@@ -357,14 +384,32 @@ def as_result(call: FunctionCallContent, value: object) -> FunctionResultContent
     if value is None or isinstance(value, str):
         return FunctionResultContent(call.call_id, call.name, value)
     if isinstance(value, FunctionResultContent):
-        return value if value.call_id == call.call_id else replace(value, call_id=call.call_id, name=call.name)
+        own = value if value.call_id == call.call_id else replace(value, call_id=call.call_id, name=call.name)
+        return replace(own, result=_as_json(own.result))
     if isinstance(value, (bytes, bytearray)):
         return _of_contents(call, [_as_data(bytes(value))])
     if isinstance(value, Content):
         return _of_contents(call, [value])
     if isinstance(value, (list, tuple)) and value and all(isinstance(item, Content) for item in value):
         return _of_contents(call, value)
-    return FunctionResultContent(call.call_id, call.name, to_json(value))
+    return FunctionResultContent(call.call_id, call.name, _as_json(value))
+
+
+def _as_json(value: object) -> Any:
+    """``value`` as JSON values; the numbers that JSON has no word for (NaN, Infinity) as text."""
+    return value if isinstance(value, str) else _checked_json(to_json(value), MAX_RESULT_DEPTH)
+
+
+def _checked_json(value: Any, depth: int) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else json.dumps(value)
+    if not isinstance(value, (dict, list)):
+        return value
+    if depth == 0:
+        raise ValueError(f"it is nested deeper than {MAX_RESULT_DEPTH} levels")
+    if isinstance(value, dict):
+        return {key: _checked_json(item, depth - 1) for key, item in value.items()}
+    return [_checked_json(item, depth - 1) for item in value]
 
 
 def _of_contents(call: FunctionCallContent, contents: Sequence[Content]) -> FunctionResultContent:

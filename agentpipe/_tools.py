@@ -59,7 +59,8 @@ class FunctionTool(Tool):
         parameters: A JSON schema of the arguments instead of the one read off the signature. The function then gets
             the arguments as keywords.
         requires_approval: Whether a person has to allow a call first, or a function of the call that says so.
-        return_directly: Whether the result is the answer of the run.
+        return_directly: Whether the result is the answer of the run. It is not where another call of its round waits
+            for a person: the run then ends for that, and the run that goes on asks the model.
         timeout: Seconds that a call may take.
         max_result_chars: How much of a result the model gets to see.
         fatal: Exceptions that stop the run instead of being told to the model.
@@ -89,6 +90,8 @@ class FunctionTool(Tool):
             raise ValueError("a FunctionTool without a function needs a name")
         if function is not None and not callable(function):
             raise TypeError(f"a tool must be a function, not {type(function).__name__}")
+        if callable(requires_approval) and _kind_of(requires_approval) != "sync":
+            raise TypeError(f"requires_approval must be a plain function of the call, not {requires_approval!r:.80}")
         _check_positive("timeout", timeout)
         _check_positive("max_result_chars", max_result_chars)
         self.function = function
@@ -377,6 +380,15 @@ class Resume:
 ToolMiddleware = Callable[["ToolContext[Any]", Callable[..., Awaitable[Any]]], Awaitable[Any]]
 
 
+def as_middleware(values: Iterable[ToolMiddleware]) -> tuple[ToolMiddleware, ...]:
+    """Tool middleware, the first outermost; TypeError for what cannot be one."""
+    middleware = tuple(values)
+    for each in middleware:
+        if not callable(each):
+            raise TypeError(f"tool middleware must be an async function of context and call_next, not {each!r:.80}")
+    return middleware
+
+
 class Interrupted(BaseException):
     """Leaves a tool that waits for an answer; the loop takes it from there.
 
@@ -420,7 +432,7 @@ class ToolContext(Generic[DepsT]):
     transcript: Callable[[], Sequence[Message]] = field(repr=False)
     request: Any = field(repr=False)
     session: AgentSession | None
-    deps: DepsT
+    deps: DepsT = field(repr=False)  # as in ChatRequest: the user's own, and may hold keys
     iteration: int
     index: int
     count: int
@@ -436,7 +448,10 @@ class ToolContext(Generic[DepsT]):
         return tuple(self.transcript())
 
     def terminate(self) -> None:
-        """Ask for no more model calls: the run ends after this round, with stop_reason "terminated"."""
+        """Ask for no more model calls: the run ends after this round, with stop_reason "terminated".
+
+        Where another call of the round waits for a person the run ends for that, and the run that goes on starts clean.
+        """
         if self._run is not None:
             self._run.terminate()
 

@@ -77,6 +77,20 @@ class Reading:
             for message in self.messages[record.place + 1 :]
         )
 
+    def is_new(self, request_id: str) -> bool:
+        """Whether a request is answered in this run, rather than in one that history tells of."""
+        return self.messages[self.answered_at[request_id]].origin != "history"
+
+    def decisions(self) -> Iterator[tuple[ApprovalRequestContent, ApprovalResponseContent]]:
+        """What is decided in this run about running calls of this transcript, and not of a sub-agent's."""
+        for record in self.records:
+            for question in record.questions:
+                answer = self.answers.get(question.id)
+                if not isinstance(question, ApprovalRequestContent) or not isinstance(answer, ApprovalResponseContent):
+                    continue
+                if is_about(question, record.call) and self.is_new(question.id):
+                    yield question, answer
+
     def decision(self, record: CallRecord) -> ApprovalResponseContent | None:
         """What a person decided last about running this call."""
         decided = None
@@ -270,3 +284,14 @@ def check_answers(reading: Reading) -> None:
     for place, fault in reading.faults:
         if reading.messages[place].origin != "history":
             raise ApprovalError(f"{fault}; nothing was run")
+
+
+def check_questions(known: Reading, given: Sequence[Message]) -> None:
+    """ApprovalError where the input holds a question that the history does not know: it could answer itself."""
+    for message in given:
+        for content in message.contents:
+            if isinstance(content, QUESTIONS) and content.id not in known.questions:
+                raise ApprovalError(
+                    f"request {content.id!r} is not in the history of this session, and the input cannot ask it; "
+                    "nothing was run"
+                )

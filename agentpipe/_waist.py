@@ -15,7 +15,7 @@ from agentpipe._layered import Layered, is_function, is_live, name_of
 from agentpipe._messages import Input, as_messages
 from agentpipe._options import NO_OPTIONS, ChatOptions
 from agentpipe._request import ChatRequest, Run
-from agentpipe._responses import ChatResponse, ChatResponseUpdate, ResponseStream
+from agentpipe._responses import Asked, ChatResponse, ChatResponseUpdate, Late, ResponseStream
 from agentpipe._session import AgentSession
 
 InnerT = TypeVar("InnerT", bound="Responder")
@@ -41,15 +41,17 @@ class Responder(Layered):
         if isinstance(given, ChatRequest):
             if (options or NO_OPTIONS) is not NO_OPTIONS or session is not None or deps is not None:
                 raise TypeError("a ChatRequest has its own options, session and deps: use request.replace(...)")
-            late, outermost = given.late, given.late is None
-            request = given.replace(streaming=streaming, late=[] if late is None else late, run=given.run or Run())
+            outermost = given.late is None
+            late = Late() if given.late is None else given.late
+            asked = late if isinstance(late, Asked) and late.inner is self else None
+            request = given.replace(streaming=streaming, late=late, run=given.run or Run())
         else:
-            request = ChatRequest(as_messages(given), options or NO_OPTIONS, streaming, session, deps, [], Run())
-            outermost = True
+            outermost, late, asked = True, Late(), None
+            request = ChatRequest(as_messages(given), options or NO_OPTIONS, streaming, session, deps, late, Run())
         output = request.options.response_format
         if output is None:
             output = self._usual_output()
-        return ResponseStream(self.respond(request), request.late, outermost=outermost, output=output)
+        return ResponseStream(self.respond(request), late, outermost=outermost, asked=asked, output=output)
 
     def _usual_output(self) -> object:
         """The response_format of requests that have none of their own."""
@@ -99,7 +101,7 @@ class FunctionMiddleware(Generic[InnerT]):
     """How a middleware function answers; mixed into the layer of each tower that it makes.
 
     A function that yields (``live``) sees every piece; one that returns a response sees the whole answer, and a
-    streamed call then arrives in one piece.
+    streamed call then arrives in one piece. Where it raises instead, what tools did for the answer is kept.
     """
 
     inner: InnerT
@@ -115,16 +117,27 @@ class FunctionMiddleware(Generic[InnerT]):
         return self._respond_whole(request)
 
     async def _respond_whole(self, request: ChatRequest) -> AsyncIterator[ChatResponseUpdate]:
-        response = await cast("Awaitable[ChatResponse]", self.function(request, self.inner))
-        if not isinstance(response, ChatResponse):
-            raise TypeError(f"{name_of(self.function)} must return a ChatResponse, not {type(response).__name__}")
-        updates = response.as_updates()
+        late: list[ChatResponseUpdate] = [] if request.late is None else request.late
+        updates = (await self._answer(request, late)).as_updates()
         try:
             for update in updates:
                 yield update
         finally:
-            if request.late is not None:
-                request.late.extend(updates)  # what nobody asked for any more
+            late.extend(updates)  # what nobody asked for any more
+
+    async def _answer(self, request: ChatRequest, late: list[ChatResponseUpdate]) -> ChatResponse:
+        asked = Asked(self.inner)
+        try:
+            response = await cast("Awaitable[ChatResponse]", self.function(request.replace(late=asked), self.inner))
+            if not isinstance(response, ChatResponse):
+                raise TypeError(f"{name_of(self.function)} must return a ChatResponse, not {type(response).__name__}")
+        except BaseException:
+            await asked.close()
+            late.extend(asked.left())
+            raise
+        await asked.close()
+        late.extend(asked)
+        return response
 
     def __repr__(self) -> str:
         name = name_of(self.function)

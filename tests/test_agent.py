@@ -29,6 +29,7 @@ from agentpipe import (
     TransportError,
     UsageDetails,
     pipeline,
+    tool,
 )
 from agentpipe.testing import ScriptedChatClient, call
 from tests.conftest import ask
@@ -437,3 +438,110 @@ async def test_what_a_run_does_not_take(given: Any, streaming: bool) -> None:
     """Anything else raises TypeError that says what was expected."""
     with pytest.raises(TypeError, match="text"):
         await ask(Agent(ScriptedChatClient("never")), given, streaming)
+
+
+def own_tool(agent: list[Agent], session: AgentSession) -> Any:
+    """The agent of a tool goes on in the session of the run that calls it."""
+    return Agent(ScriptedChatClient("sub"), name="nested").as_tool(session=session)
+
+
+def own_run(agent: list[Agent], session: AgentSession) -> Any:
+    @tool
+    async def nested(ctx: ToolContext[None], input: str) -> str:
+        return (await agent[0].run(input, session=ctx.session)).text
+
+    return nested
+
+
+def own_run_in_a_task(agent: list[Agent], session: AgentSession) -> Any:
+    @tool
+    async def nested(ctx: ToolContext[None], input: str) -> str:
+        return (await asyncio.create_task(agent[0].run(input, session=session))).text
+
+    return nested
+
+
+def own_run_in_a_thread(agent: list[Agent], session: AgentSession) -> Any:
+    @tool
+    def nested(input: str) -> str:
+        return agent[0].run_sync(input, session=session).text
+
+    return nested
+
+
+def own_run_further_in(agent: list[Agent], session: AgentSession) -> Any:
+    @tool
+    async def deeper() -> str:
+        return (await agent[0].run("deeper", session=session)).text
+
+    return Agent(ScriptedChatClient([call("deeper")]), name="nested", tools=[deeper]).as_tool(session=AgentSession())
+
+
+@pytest.mark.parametrize("how", [own_tool, own_run, own_run_in_a_task, own_run_in_a_thread, own_run_further_in])
+async def test_a_session_inside_of_its_own_run(how: Any, streaming: bool) -> None:
+    """A3: A run that waits for its own session would wait for ever: it raises instead, and the transcript is closed."""
+    session = AgentSession()
+    agents: list[Agent] = []
+    script = ScriptedChatClient([call("nested", input="1"), call("other")], "on")
+
+    async def other() -> None: ...
+
+    agents.append(Agent(script, tools=[how(agents, session), other]))
+    with pytest.raises(RuntimeError, match="used inside of its own run"):
+        await ask(agents[0], "x", streaming, session=session)
+    assert [message.role for message in session.messages] == ["user", "assistant", "tool"]
+    assert (await ask(agents[0], "x", streaming, session=session)).text == "on"
+
+
+async def test_a_context_provider_inside_of_its_own_run(streaming: bool) -> None:
+    """A3: The same for a context provider."""
+
+    async def provider(request: ChatRequest) -> None:
+        await Agent(ScriptedChatClient("sub")).run("x", session=request.session)
+
+    agent = Agent(ScriptedChatClient("on"), context_providers=[provider])
+    with pytest.raises(RuntimeError, match="used inside of its own run"):
+        await ask(agent, "x", streaming, session=AgentSession())
+
+
+async def test_others_wait_for_their_turn_while_a_tool_runs(streaming: bool) -> None:
+    """A3: A run that is none of the tool's waits its turn; so does one that the tool started and did not wait for."""
+    running, go_on = asyncio.Event(), asyncio.Event()
+    session = AgentSession()
+    started: list[asyncio.Task[Any]] = []
+
+    async def fire_and_forget() -> str:
+        async def later() -> str:
+            await go_on.wait()
+            return (await agent.run("later", session=session)).text
+
+        started.append(asyncio.create_task(later()))
+        return "fired"
+
+    async def slow() -> str:
+        running.set()
+        await go_on.wait()
+        return "slow"
+
+    script = ScriptedChatClient([call("fire_and_forget"), call("slow")], "first", "next", "next")
+    agent = Agent(script, tools=[fire_and_forget, slow])
+    first = asyncio.create_task(ask(agent, "x", streaming, session=session))
+    await running.wait()
+    second = asyncio.create_task(ask(agent, "unrelated", streaming, session=session))
+    go_on.set()
+    assert ((await first).text, (await second).text, await started[0]) == ("first", "next", "next")
+
+
+async def test_a_message_that_is_said_again(streaming: bool) -> None:
+    """A6: The same Message in a later turn is another message; in a run that is tried again it is the one it was."""
+    again = Message("user", "go on", "mine")
+    script = ScriptedChatClient("one", "two", TransportError("cut"), "three")
+    agent, session = Agent(script), AgentSession()
+    for _ in range(2):
+        await ask(agent, again, streaming, session=session)
+    assert [message.role for message in session.messages] == ["user", "assistant"] * 2
+    retried = Message("user", "retry", "other")
+    with pytest.raises(TransportError):
+        await ask(agent, retried, streaming, session=session)
+    await ask(agent, retried, streaming, session=session)
+    assert [message.text for message in session.messages[4:]] == ["retry", "three"]

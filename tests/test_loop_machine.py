@@ -20,6 +20,7 @@ from agentpipe import (
     Agent,
     AgentSession,
     ApprovalError,
+    ApprovalRequestContent,
     ChatClient,
     ChatRequest,
     ChatResponseUpdate,
@@ -223,3 +224,38 @@ def test_cancelled_at_every_await(checkpoint: int, concurrent: bool, streaming: 
         done = world.effects[str(call.arguments["key"])]
         assert done or result.is_error
         assert not done or result.result == f"did {call.arguments['key']}" or "cancelled" in str(result.result)
+
+
+async def left(turn: Sequence[Kind], number: int, concurrent: bool) -> World:
+    """A reader leaves a run at the update of this ``number``, answers what it was asked, and says something more."""
+    world = World(Plan([turn, ["act"], "text"], [], None, None, False, concurrent))
+    session = AgentSession("s")
+    requests: list[ApprovalRequestContent] = []
+    async with agent_in(world).stream("go", session=session) as stream:
+        async for update in stream:
+            requests += [content for content in update.contents if isinstance(content, ApprovalRequestContent)]
+            if (number := number - 1) < 0:
+                break
+    told = [
+        message for message in stream.partial.messages if any(content.type != "text" for content in message.contents)
+    ]
+    # Text that the model had not finished is in `partial` only.
+    assert shape(world.stored[1:]) in (shape(told), shape(stream.partial.messages))
+    if requests:
+        await agent_in(world).run([request.approve() for request in requests], session=session)
+        for request in requests:
+            assert world.effects[str(request.call.arguments["key"])] == 1
+    await agent_in(world).run("and now?", session=session)
+    return world
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(kinds, min_size=1, max_size=3), st.integers(0, 12), st.booleans())
+def test_left_at_every_update(turn: Sequence[Kind], number: int, concurrent: bool) -> None:
+    """A reader that leaves at any update: `partial` and history agree and are closed, and what it was asked stays open."""
+    world = asyncio.run(left(turn, number, concurrent))
+    assert all(count == 1 for count in world.effects.values())
+    contents = [content for message in world.stored for content in message.contents]
+    calls = [c for c in contents if isinstance(c, (FunctionCallContent, ApprovalRequestContent))]
+    results = [c for c in contents if isinstance(c, FunctionResultContent)]
+    assert len(results) == len(calls)

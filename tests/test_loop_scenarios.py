@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
+import functools
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -38,7 +40,7 @@ from agentpipe import (
 )
 from agentpipe.testing import ScriptedChatClient, call
 from tests.conftest import ask
-from tests.scenes import USAGE, Run, played
+from tests.scenes import USAGE, Run, assert_closed, played
 
 
 def add(a: int, b: int) -> int:
@@ -49,6 +51,11 @@ def add(a: int, b: int) -> int:
 async def echo(text: str = "") -> str:
     """Say it again."""
     return f"echo {text}"
+
+
+async def wipe() -> str:
+    """Wipe."""
+    return "wiped"
 
 
 async def broken() -> str:
@@ -524,6 +531,55 @@ async def test_a_tool_changes_the_tools(change: str, streaming: bool) -> None:
     assert [tool.name for tool in options.tools or ()] == ["change_tools", "echo"]
 
 
+@pytest.mark.parametrize(
+    ("change", "result", "asked"),
+    [
+        (lambda tools: tools.remove("wipe"), "Error: there is no tool named 'wipe'", 0),
+        (lambda tools: tools.replace(FunctionTool(wipe, requires_approval=True)), "wiped", 1),
+        (lambda tools: tools.replace(FunctionTool(wipe, requires_approval=lambda call: False)), "wiped", 0),
+        (lambda tools: tools.replace(FunctionTool(echo, name="wipe")), "echo ", 0),
+        (lambda tools: tools.add(echo), "wiped", 0),
+    ],
+    ids=["removed", "needs approval", "has a policy", "another function", "another added"],
+)
+async def test_a_tool_changes_the_tools_within_a_round(change: Any, result: str, asked: int, streaming: bool) -> None:
+    """L9: A call is looked up when its turn comes, as the tools stand then; approval is asked for then too."""
+
+    @tool
+    async def edit(ctx: ToolContext[None]) -> str:
+        change(ctx.tools)
+        return "edited"
+
+    script = ScriptedChatClient([call("edit"), call("wipe")], "done")
+    agent, session = Agent(script, tools=[edit, wipe]), AgentSession()
+    response = await ask(agent, "go", streaming, session=session)
+    assert len(response.approval_requests) == asked
+    if asked:
+        assert [told.text for told in response.function_results] == ["edited"]
+        [request] = response.approval_requests
+        agent = Agent(script, tools=[edit, FunctionTool(wipe, requires_approval=True)])
+        session = AgentSession.model_validate_json(session.model_dump_json())
+        response = await ask(agent, request.approve(), streaming, session=session)
+    assert response.text == "done"
+    assert response.function_results[-1].text.startswith(result)
+    assert_closed(script.requests[-1])
+
+
+async def test_a_tool_that_is_added_is_there_for_the_next_call(streaming: bool) -> None:
+    """L9: A tool added by a call can be called by the next one of the same round; concurrent calls begin together."""
+
+    @tool
+    async def add(ctx: ToolContext[None]) -> str:
+        ctx.tools.append(wipe)
+        return "added"
+
+    for concurrent, second in ((False, "wiped"), (True, "Error: there is no tool named 'wipe'")):
+        script = ScriptedChatClient([call("add"), call("wipe")], "done")
+        client = FunctionInvokingChatClient(script, allow_concurrent_invocation=concurrent)
+        response = await ask(client, "go", streaming, options=ChatOptions(tools=[add]))
+        assert response.function_results[1].text.startswith(second)
+
+
 async def test_cancel_while_two_tools_run(streaming: bool) -> None:
     """26, L11: Cancelled while two tools run: both are cancelled and waited for, and the next turn is accepted."""
     running, ended = asyncio.Barrier(3), []
@@ -886,6 +942,59 @@ async def test_a_fatal_error_is_raised_as_it_is(how: str, streaming: bool) -> No
     assert (await ask(agent, "again", streaming, session=session)).text == "again"
 
 
+async def test_calls_of_one_id(streaming: bool) -> None:
+    """L11, L24: Two calls of a round with one id are told apart, in what they return and in what the model is told."""
+
+    async def direct(ctx: ToolContext[None], n: int) -> str:
+        if n == 1:
+            ctx.return_directly()
+        return f"result {n}"
+
+    script = ScriptedChatClient([call("direct", {"n": n}, "same") for n in (1, 2, 3)], "done")
+    agent, session = Agent(script, tools=[direct]), AgentSession()
+    response = await ask(agent, "go", streaming, session=session)
+    assert (response.text, response.stop_reason) == ("result 1", "return_directly")
+    assert [result.text for result in response.function_results] == ["result 1", "result 2", "result 3"]
+    await ask(agent, "on", streaming, session=session)
+    assert_closed(script.requests[1])
+    assert [c.call_id for c in response.function_calls] == [c.call_id for c in response.function_results]
+
+
+async def test_an_error_carries_the_transcript_of_the_outermost_run(streaming: bool) -> None:
+    """L11, L21: An error that leaves a sub-agent carries the caller's transcript and all of the usage."""
+    error = FatalToolError("stop")
+
+    async def boom() -> None:
+        raise error
+
+    for session in (None, AgentSession()):  # one and the same error, in two runs
+        inner = ScriptedChatClient([call("boom")], usage=UsageDetails(1, 1, 2))
+        outer = ScriptedChatClient([call("inner", input="q")], usage=UsageDetails(10, 10, 20))
+        agent = Agent(outer, tools=[Agent(inner, name="inner", tools=[boom]).as_tool()])
+        with pytest.raises(FatalToolError) as caught:
+            await ask(agent, "x", streaming, session=session)
+        response = caught.value.response
+        assert response is not None
+        told = [content for message in response.messages for content in message.contents]
+        assert [(c.type, c.name) for c in told] == [("function_call", "inner"), ("function_result", "inner")]
+        assert (response.usage, response.incomplete) == (UsageDetails(11, 11, 22), True)
+    assert told[0].call_id == told[1].call_id
+
+
+async def test_an_error_of_the_second_model_call_carries_both(streaming: bool) -> None:
+    """L11: A layer below that saw only the last model call does not hide the rounds before it."""
+
+    async def whole(request: ChatRequest, inner: ChatClient) -> Any:
+        return await inner.get_response(request)
+
+    cut = [ChatResponseUpdate([TextContent("I was")], "assistant"), TransportError("cut")]
+    client = FunctionInvokingChatClient(ScriptedChatClient([call("echo")], cut).wrap(whole))
+    with pytest.raises(TransportError) as caught:
+        await ask(client, "x", streaming, options=ChatOptions(tools=[echo]))
+    assert caught.value.response is not None
+    assert [message.role for message in caught.value.response.messages][:2] == ["assistant", "tool"]
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [
@@ -920,6 +1029,38 @@ async def test_a_result_that_cannot_be_written_is_a_tool_error(streaming: bool) 
     script = ScriptedChatClient([call("give")], "done")
     response = await ask(FunctionInvokingChatClient(script), "go", streaming, options=ChatOptions(tools=[give]))
     assert "cannot be written as JSON" in response.function_results[0].text
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["plain", "own result"])
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        (lambda: object(), None),
+        (lambda: {"a": [object()]}, None),
+        (lambda: functools.reduce(lambda inner, _: [inner], range(150), 1), None),
+        (lambda: functools.reduce(lambda inner, _: [inner], range(5000), 1), None),
+        (lambda: float("nan"), "NaN"),
+        (lambda: {"high": [float("inf")], "low": -float("inf")}, '{"high":["Infinity"],"low":"-Infinity"}'),
+        (lambda: datetime.date(2026, 1, 2), "2026-01-02"),
+        (lambda: "\ud800", "\ud800"),
+    ],
+    ids=["object", "inside", "deep", "very deep", "nan", "infinite", "date", "surrogate"],
+)
+async def test_every_result_can_be_stored(made: Any, text: str | None, own: bool, streaming: bool) -> None:
+    """L16: Whatever a tool returns, the session can be written as JSON that anybody reads; NaN and the like are text."""
+
+    async def give(ctx: ToolContext[None]) -> object:
+        return FunctionResultContent(ctx.call.call_id, "give", made()) if own else made()
+
+    session = AgentSession()
+    response = await ask(
+        Agent(ScriptedChatClient([call("give")], "done"), tools=[give]), "go", streaming, session=session
+    )
+    [result] = response.function_results
+    assert result.is_error is (text is None)
+    assert "cannot be written as JSON" in result.text if text is None else result.text == text
+    assert "NaN" not in session.model_dump_json().replace('"NaN"', "")
+    assert AgentSession.model_validate_json(session.model_dump_json()).messages == session.messages
 
 
 async def test_long_results_are_cut(streaming: bool) -> None:

@@ -163,7 +163,8 @@ def test_a_call_is_passed_on_at_once_and_one_that_may_ask_waits() -> None:
     assert [update is not None for update in passed] == [True, True, False, False]
     loop.turn_ended()
     assert isinstance(loop.step, Prepare)
-    released = [content for update in loop.plan(loop.step.calls) for content in update.contents]
+    loop.plan(loop.step.calls)
+    released = [content for update in loop.outbox for content in update.contents]
     assert [type(content) for content in released] == [ApprovalRequestContent, TextContent]
     kinds = [content.type for content in loop.produced[0].contents]
     assert kinds == ["text", "function_call", "approval_request", "text"]

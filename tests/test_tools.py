@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import AsyncIterator, Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import pytest
 
 from agentpipe import (
+    ChatOptions,
     ChatRequest,
     FunctionCallContent,
+    FunctionInvokingChatClient,
     FunctionTool,
     HostedTool,
     InputResponseContent,
@@ -33,7 +35,7 @@ from agentpipe._tools import (
     as_tools,
     is_tool_context,
 )
-from agentpipe.testing import call
+from agentpipe.testing import ScriptedChatClient, call
 
 
 def add(a: int, b: Annotated[int, "the other"] = 1) -> int:
@@ -347,3 +349,38 @@ def test_the_context_is_known_by_its_annotation() -> None:
     token = TOOL_CONTEXT.set(ctx := context())
     assert current_tool_context() is ctx
     TOOL_CONTEXT.reset(token)
+
+
+async def async_policy(call: object) -> bool:
+    return False
+
+
+class AsyncPolicy:
+    async def __call__(self, call: object) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("policy", [async_policy, functools.partial(async_policy), AsyncPolicy()])
+def test_an_async_policy_is_refused(policy: Any) -> None:
+    """A policy that would have to be awaited is refused where the tool is made: it would ask about every call."""
+    with pytest.raises(TypeError, match="requires_approval must be a plain function"):
+        FunctionTool(lambda: None, name="f", requires_approval=policy)
+
+
+def test_what_is_no_middleware_is_refused() -> None:
+    """Tool middleware that cannot be called is refused where it is given."""
+    for give in (
+        lambda: FunctionInvokingChatClient(ScriptedChatClient(), middleware=cast("Any", [3])),
+        lambda: ChatOptions(tool_middleware=cast("Any", [3])),
+    ):
+        with pytest.raises(TypeError, match="tool middleware must be an async function"):
+            give()
+
+
+def test_no_secret_is_shown() -> None:
+    """What may hold keys is in no repr: the caller's own object, and what goes into the request as it is."""
+    options = ChatOptions(temperature=0.5, extra_body={"key": "sk-1"}, extra_headers={"Authorization": "sk-2"})
+    assert repr(options) == "ChatOptions(temperature=0.5, extra_body=..., extra_headers=...)"
+    request = ChatRequest([], options, deps="sk-3")
+    made = ToolContext(call("f"), None, {}, list, request, None, "sk-4", 1, 0, 1, ToolSet())
+    assert "sk-" not in repr(made) + repr(made.request)

@@ -15,7 +15,7 @@ from agentpipe._request import ChatRequest
 from agentpipe._responses import ChatResponseUpdate, UsageDetails
 from agentpipe._tool_loop import CallModel, Fail, LoopSettings, Prepare, RunCalls, Stop, ToolLoop
 from agentpipe._tool_round import ToolRound, ToolRunner
-from agentpipe._tools import ToolContext, ToolLike, ToolMiddleware, as_tools
+from agentpipe._tools import ToolContext, ToolLike, ToolMiddleware, as_middleware, as_tools
 from agentpipe._waist import closing
 
 UnknownCallHandler = Callable[[ToolContext[Any]], Awaitable[Any]]
@@ -54,6 +54,7 @@ class FunctionInvokingChatClient(DelegatingChatClient):
 
     Raises:
         ValueError: A setting is out of range, or two of ``additional_tools`` have one name.
+        TypeError: Something given is not of the kind it has to be.
     """
 
     shown = ("max_iterations", "max_consecutive_errors")
@@ -108,24 +109,31 @@ class FunctionInvokingChatClient(DelegatingChatClient):
         self.arguments_handler = arguments_handler
         self.message_rewriter = message_rewriter
         self.return_directly = tuple(return_directly)
-        self.middleware = tuple(middleware)
+        self.middleware = as_middleware(middleware)
 
-    async def respond(self, request: ChatRequest) -> AsyncIterator[ChatResponseUpdate]:
+    def respond(self, request: ChatRequest) -> AsyncIterator[ChatResponseUpdate]:
         """Run the loop; the updates of every model call, and the results of the functions between them."""
+        return request.watched(self._updates(request))
+
+    async def _updates(self, request: ChatRequest) -> AsyncIterator[ChatResponseUpdate]:
         loop = ToolLoop(request, self._limits(request.options.loop))
         runner = self._runner(request)
         loop.start()
-        while not isinstance(loop.step, (Stop, Fail)):
-            if isinstance(loop.step, RunCalls):
-                steps = self._run_calls(loop, loop.step, request, runner)
-            elif loop.expired(time.monotonic()):
-                loop.out_of_time()
-                continue
-            else:
-                steps = self._ask_model(loop, request, runner)
-            async with closing(steps) as updates:
-                async for update in updates:
-                    yield update
+        try:
+            while not isinstance(loop.step, (Stop, Fail)):
+                if isinstance(loop.step, RunCalls):
+                    steps = self._run_calls(loop, loop.step, runner)
+                elif loop.expired(time.monotonic()):
+                    loop.out_of_time()
+                    continue
+                else:
+                    steps = self._ask_model(loop, request, runner)
+                async with closing(steps) as updates:
+                    async for update in updates:
+                        yield update
+        finally:
+            if request.late is not None:
+                request.late.extend(loop.outbox)  # what can be yielded no longer
         if isinstance(loop.step, Fail):
             raise loop.failed(loop.step.error)
         for update in loop.last_updates():
@@ -147,18 +155,19 @@ class FunctionInvokingChatClient(DelegatingChatClient):
                     passed = receive(update)
                     if passed is not None:
                         yield passed
-            for held in loop.turn_ended():
-                yield held
+            loop.turn_ended()
             if isinstance(loop.step, Prepare):
-                for held in loop.plan(await self._prepare(loop, loop.step, runner)):
-                    yield held
+                loop.plan(await self._prepare(loop, loop.step, runner))
+            while loop.outbox:
+                yield loop.outbox.popleft()
         except Exception as error:
-            for closing_update in loop.broken("the answer of the model broke off"):
-                yield closing_update
+            loop.broken("the answer of the model broke off")
+            while loop.outbox:
+                yield loop.outbox.popleft()
             loop.failed(error)
             raise
         except BaseException:
-            _leave(request, loop.broken("cancelled"))
+            loop.broken("cancelled")
             raise
 
     async def _rewrite(self, loop: ToolLoop, request: ChatRequest) -> UsageDetails | None:
@@ -181,16 +190,14 @@ class FunctionInvokingChatClient(DelegatingChatClient):
             for index, call in enumerate(step.calls)
         ]
 
-    async def _run_calls(
-        self, loop: ToolLoop, step: RunCalls, request: ChatRequest, runner: ToolRunner
-    ) -> AsyncIterator[ChatResponseUpdate]:
+    async def _run_calls(self, loop: ToolLoop, step: RunCalls, runner: ToolRunner) -> AsyncIterator[ChatResponseUpdate]:
         concurrency = (self.max_concurrency or len(step.calls)) if self.allow_concurrent_invocation else 1
         tool_round = ToolRound(loop, step.calls, runner, concurrency)
         try:
             async for update in tool_round.updates():
                 yield update
         except BaseException:
-            _leave(request, await tool_round.abandon())
+            loop.outbox.extend(await tool_round.abandon())
             raise
         loop.round_ended(loop.expired(time.monotonic()))
 
@@ -224,12 +231,6 @@ class FunctionInvokingChatClient(DelegatingChatClient):
 
 
 _NO_LIMITS = LoopLimits()
-
-
-def _leave(request: ChatRequest, updates: Sequence[ChatResponseUpdate]) -> None:
-    """What can be yielded no longer, for whoever asked to fold in."""
-    if request.late is not None:
-        request.late.extend(updates)
 
 
 def _check_whole(name: str, value: int | None, least: int, *, optional: bool = False) -> None:
