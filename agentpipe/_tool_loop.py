@@ -780,6 +780,8 @@ class _Turn:
     def told_apart(self, update: ChatResponseUpdate) -> ChatResponseUpdate:
         """The update, with another id for each call whose id a call has that waits for its result too."""
         ids = [content.call_id for content in update.contents if isinstance(content, FunctionCallContent)]
+        if len(ids) < 2 and not self.open:
+            return update
         taken = set(self.open)
         if len(taken.union(ids)) == len(taken) + len(ids):
             return update

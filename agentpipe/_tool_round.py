@@ -223,16 +223,24 @@ class ToolRound:
     # The round
 
     async def updates(self) -> AsyncIterator[ChatResponseUpdate]:
-        """Run the calls; their results, and their progress meanwhile."""
-        while self._recorded < len(self._calls):
-            self._begin_some()
-            self._changed.clear()
-            while self._progress:
-                yield self._progress.popleft()
-            for update in self._record_ready():
-                yield update
-            if self._recorded < len(self._calls) and not self._progress:
-                await self._wait()
+        """Run the calls; their results, and their progress meanwhile.
+
+        Where nobody listens any more, what closes the transcript goes to the loop's ``outbox``.
+        """
+        try:
+            while self._recorded < len(self._calls):
+                self._begin_some()
+                self._changed.clear()
+                while self._progress:
+                    yield self._progress.popleft()
+                for update in self._record_ready():
+                    yield update
+                if self._recorded < len(self._calls) and not self._progress:
+                    await self._wait()
+        except BaseException:
+            self.loop.outbox.extend(await self._abandon())
+            raise
+        self.loop.round_ended(self.loop.expired(time.monotonic()))
 
     def _begin_some(self) -> None:
         while self._begun < len(self._calls) and len(self._tasks) < self._concurrency:
@@ -319,7 +327,7 @@ class ToolRound:
                 self._settle(index, self._cancelled_text(index))
         self._tasks.clear()
 
-    async def abandon(self) -> list[ChatResponseUpdate]:
+    async def _abandon(self) -> list[ChatResponseUpdate]:
         """The run ends here: cancel what runs and wait for it. Returns what closes the transcript."""
         self._abandoned = True
         await self._cancel_tasks()

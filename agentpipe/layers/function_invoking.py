@@ -190,16 +190,9 @@ class FunctionInvokingChatClient(DelegatingChatClient):
             for index, call in enumerate(step.calls)
         ]
 
-    async def _run_calls(self, loop: ToolLoop, step: RunCalls, runner: ToolRunner) -> AsyncIterator[ChatResponseUpdate]:
+    def _run_calls(self, loop: ToolLoop, step: RunCalls, runner: ToolRunner) -> AsyncIterator[ChatResponseUpdate]:
         concurrency = (self.max_concurrency or len(step.calls)) if self.allow_concurrent_invocation else 1
-        tool_round = ToolRound(loop, step.calls, runner, concurrency)
-        try:
-            async for update in tool_round.updates():
-                yield update
-        except BaseException:
-            loop.outbox.extend(await tool_round.abandon())
-            raise
-        loop.round_ended(loop.expired(time.monotonic()))
+        return ToolRound(loop, step.calls, runner, concurrency).updates()
 
     def _limits(self, limits: LoopLimits | None) -> LoopSettings:
         told = limits or _NO_LIMITS
