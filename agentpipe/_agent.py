@@ -83,17 +83,13 @@ class Agent(BaseAgent):
         """Run; `Agent` says what happens in which order."""
         options = merge(self.options, request.options)
         if request.session is None and not self.context_providers:
-            return self._named(request.replace(options=options))
+            return self._ask(request.replace(options=options))
         return request.watched(_Run(self, request, options).updates())
 
-    async def _named(self, request: ChatRequest) -> AsyncIterator[ChatResponseUpdate]:
-        """The client's answer; what the model says carries the agent's name."""
-        name = self.name
-        async with closing(self.client.respond(request)) as updates:
-            async for update in updates:
-                if name and update.role == "assistant" and update.author_name is None:
-                    update = update.replace(author_name=name)
-                yield update
+    def _ask(self, request: ChatRequest) -> AsyncIterator[ChatResponseUpdate]:
+        """The client's answer; what the model says carries the agent's name, if it has one."""
+        updates = self.client.respond(request)
+        return _named(updates, self.name) if self.name else updates
 
     def keeps_history(self, session: AgentSession | None, options: ChatOptions) -> HistoryProvider | None:
         """Where the messages of a run are kept; None where nobody keeps them, or the endpoint does.
@@ -161,7 +157,7 @@ class _Run:
                 await stack.enter_async_context(session.lock())
             try:
                 down = await self._prepare()
-                async with closing(self.agent._named(down)) as updates:
+                async with closing(self.agent._ask(down)) as updates:
                     async for update in updates:
                         if self.steps.add(update):
                             await self._store(self.steps.take())
@@ -317,6 +313,14 @@ class _Steps:
     def response(self) -> ChatResponse:
         """The response so far."""
         return self.folder.response()
+
+
+async def _named(updates: AsyncIterator[ChatResponseUpdate], name: str) -> AsyncIterator[ChatResponseUpdate]:
+    async with closing(updates):
+        async for update in updates:
+            if update.role == "assistant" and update.author_name is None:
+                update = update.replace(author_name=name)
+            yield update
 
 
 #: What stands for a call in a message of the model.

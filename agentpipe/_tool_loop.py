@@ -766,6 +766,8 @@ class _Turn:
 
     def identified(self, update: ChatResponseUpdate) -> ChatResponseUpdate:
         """The update with an id for its message, made where the endpoint gives none."""
+        if self.seen_any and update.message_id is None and update.role is None:
+            return update  # it goes on
         starts = not self.seen_any or (update.role is not None and self.role is not None and update.role != self.role)
         self.seen_any = True
         self.role = update.role or self.role

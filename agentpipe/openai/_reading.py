@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from agentpipe._responses import ChatResponseUpdate
@@ -30,26 +30,24 @@ class Reading:
         """Whether the answer is all there, however the connection ends."""
         return self.done or self._assembler.finished
 
-    def feed(self, packet: bytes) -> Iterable[ChatResponseUpdate]:
-        """The updates that a packet makes. Raises ChatClientError, also while they are taken."""
-        events = self._events.feed(packet)
-        return self._read(events[0]) if len(events) == 1 else self._read_all(events)
+    def feed(self, packet: bytes) -> Iterator[ChatResponseUpdate]:
+        """The updates that a packet makes. Raises ChatClientError."""
+        return self._read(self._events.feed(packet))
 
-    def _read_all(self, events: list[bytes]) -> Iterator[ChatResponseUpdate]:
-        for event in events:
-            yield from self._read(event)
-
-    def _read(self, event: bytes) -> Iterable[ChatResponseUpdate]:
-        if len(event) < 20 and _is_done(event):
-            self.done = True
-        if self.done:
-            return ()
-        try:
-            chunk = _from_json(event)
-        except ValueError:
-            return self._read_odd(event)
-        update = self._assembler.feed(chunk)
-        return () if update is None else (update,)
+    def _read(self, events: list[bytes]) -> Iterator[ChatResponseUpdate]:
+        feed = self._assembler.feed
+        for data in events:
+            if len(data) < 20 and _is_done(data):
+                self.done = True
+            if self.done:
+                return
+            try:
+                chunk = _from_json(data)
+            except ValueError:
+                yield from self._read_odd(data)
+            else:
+                if (update := feed(chunk)) is not None:
+                    yield update
 
     def _read_odd(self, data: bytes) -> Iterator[ChatResponseUpdate]:
         for value in _values_in(data):
@@ -58,7 +56,7 @@ class Reading:
 
     def end(self) -> Iterator[ChatResponseUpdate]:
         """The updates at the end of the bytes. Raises ChatClientError, TransportError where the answer was cut off."""
-        yield from self._read_all(self._events.end())
+        yield from self._read(self._events.end())
         if self._events.unframed:
             yield from whole(b"\n".join(self._events.unframed), self._assembler)
         else:

@@ -7,6 +7,7 @@ incremental and linear: every byte is looked at a fixed number of times, however
 
 from __future__ import annotations
 
+_CR = ord("\r")
 #: How much of a body that is no event stream is kept, in bytes, to be read as what it is.
 _KEPT = 16 * 1024 * 1024
 
@@ -29,36 +30,18 @@ class SSEReader:
 
     def feed(self, packet: bytes) -> list[bytes]:
         """The data of the events that end in this packet."""
-        if self._is_one_event(packet):
-            return [packet[6:-2]]
         if not self._started:
             packet = self._without_mark(packet)
-        if b"\r" in packet or self._after_cr:
+        if _CR in packet or self._after_cr:
             packet = self._with_line_feeds(packet)
-        first, *rest = packet.split(b"\n")
-        if not rest:
-            if first:
-                self._line.append(first)
-            return []
-        if self._line:
-            self._line.append(first)
-            first = b"".join(self._line)
+        lines = packet.split(b"\n")
+        last = lines.pop()
+        if lines and self._line:
+            lines[0] = b"".join([*self._line, lines[0]])
             self._line = []
-        last = rest.pop()
         if last:
             self._line.append(last)
-        return self._read([first, *rest])
-
-    def _is_one_event(self, packet: bytes) -> bool:
-        """Whether a packet is an event from start to end, as nearly all of nearly all endpoints are; a short cut."""
-        return (
-            self._dispatched
-            and packet[:6] == b"data: "
-            and packet[-1:] == b"\n"
-            and packet.find(b"\n") == len(packet) - 2
-            and b"\r" not in packet
-            and not (self._line or self._data or self._after_cr)
-        )
+        return self._read(lines) if lines else []
 
     def end(self) -> list[bytes]:
         """The data of a last event that the stream did not close."""
