@@ -114,7 +114,7 @@ class FunctionMiddleware(Generic[InnerT]):
         """Answer as the function says."""
         if self.live:
             return cast("AsyncIterator[ChatResponseUpdate]", self.function(request, self.inner))
-        return self._respond_whole(request)
+        return request.watched(self._respond_whole(request))
 
     async def _respond_whole(self, request: ChatRequest) -> AsyncIterator[ChatResponseUpdate]:
         late: list[ChatResponseUpdate] = [] if request.late is None else request.late

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from agentpipe import (
     FunctionInvokingChatClient,
     FunctionResultContent,
     FunctionTool,
+    RedactingChatClient,
     RetryingChatClient,
     TextContent,
     TransportError,
@@ -248,7 +250,11 @@ async def live(request: ChatRequest, inner: ChatClient) -> AsyncIterator[ChatRes
 
 @pytest.mark.parametrize("with_session", [True, False])
 @pytest.mark.parametrize("leave_at", ["function_call", "function_result"])
-@pytest.mark.parametrize("layers", [[], [Simple], [live], [Simple, live, Simple]], ids=["none", "class", "live", "all"])
+@pytest.mark.parametrize(
+    "layers",
+    [[], [Simple], [live], [Simple, live, Simple], [Simple, partial(RedactingChatClient, patterns="email"), Simple]],
+    ids=["none", "class", "live", "all", "redacting"],
+)
 async def test_a_reader_that_leaves_layers_that_close_nothing(
     layers: list[Any], leave_at: str, with_session: bool
 ) -> None:

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 from agentpipe._client import ChatClient, DelegatingChatClient
 from agentpipe._messages import Content, ReasoningContent, RefusalContent, TextContent
 from agentpipe._request import ChatRequest, Run
-from agentpipe._responses import ChatResponseUpdate
+from agentpipe._responses import ChatResponseUpdate, Late
 from agentpipe._waist import closing
 from agentpipe.exceptions import AgentPipeError
 from agentpipe.layers._patterns import Finder, Pattern, finder
@@ -59,10 +59,13 @@ class RedactingChatClient(DelegatingChatClient):
         self._runs: WeakKeyDictionary[Run, dict[str, str]] = WeakKeyDictionary()
         self._key = key.encode() if key is not None else secrets.token_bytes(16)
 
-    async def respond(self, request: ChatRequest) -> AsyncIterator[ChatResponseUpdate]:
+    def respond(self, request: ChatRequest) -> AsyncIterator[ChatResponseUpdate]:
         """Ask with placeholders; the answer has the real values again."""
+        return request.watched(self._updates(request))
+
+    async def _updates(self, request: ChatRequest) -> AsyncIterator[ChatResponseUpdate]:
         hidden = _Hidden(self._finders, self._key, self._earlier(request))
-        late: list[ChatResponseUpdate] = []
+        late = Late()
         down = request.replace(
             messages=[changed_message(message, hidden.hide) for message in request.messages],
             options=_hidden_options(request, hidden.hide),
@@ -84,6 +87,7 @@ class RedactingChatClient(DelegatingChatClient):
                 error.response = error.response.replace(messages=tuple(messages))
             raise
         finally:
+            await late.close()
             if request.late is not None:
                 request.late.extend([changed_update(update, hidden.restore) for update in late])
 

@@ -36,8 +36,11 @@ class ReducingChatClient(DelegatingChatClient):
             raise TypeError(f"reducer must be a Reducer or an async function of the messages, not {reducer!r:.80}")
         self.reducer = reducer
 
-    async def respond(self, request: ChatRequest) -> AsyncIterator[ChatResponseUpdate]:
+    def respond(self, request: ChatRequest) -> AsyncIterator[ChatResponseUpdate]:
         """Ask with fewer messages. What the reducer used itself counts in the usage of the answer."""
+        return request.watched(self._updates(request))
+
+    async def _updates(self, request: ChatRequest) -> AsyncIterator[ChatResponseUpdate]:
         reduction = await self._reduce(request)
         owed = reduction.usage  # goes with the first update: by itself it would look as if an answer had begun
         try:

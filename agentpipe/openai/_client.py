@@ -93,7 +93,7 @@ class OpenAIChatClient(ChatClient):
 
     def respond(self, request: ChatRequest) -> AsyncIterator[ChatResponseUpdate]:
         """Ask the endpoint. Raises ChatClientError in its kinds, see `agentpipe.exceptions`."""
-        return self._streamed(request) if request.streaming else self._whole(request)
+        return request.watched(self._streamed(request) if request.streaming else self._whole(request))
 
     def _begin(self, request: ChatRequest) -> tuple[bytes, Assembler]:
         """The body to send, and what will read the answer to it."""
