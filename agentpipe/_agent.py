@@ -69,6 +69,10 @@ class Agent(BaseAgent):
     ) -> None:
         if not isinstance(client, ChatClient):
             raise TypeError(f"an Agent needs a ChatClient, not {client!r:.80}")
+        if instructions is not None and not isinstance(instructions, str):
+            raise TypeError(f"instructions must be text, not {type(instructions).__name__}")
+        if options is not None and not isinstance(options, ChatOptions):
+            raise TypeError(f"options must be ChatOptions, not {type(options).__name__}")
         if history_provider is not None and not isinstance(history_provider, HistoryProvider):
             raise TypeError(f"history_provider must be a HistoryProvider, not {history_provider!r:.80}")
         self.name = name

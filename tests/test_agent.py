@@ -545,3 +545,16 @@ async def test_a_message_that_is_said_again(streaming: bool) -> None:
         await ask(agent, retried, streaming, session=session)
     await ask(agent, retried, streaming, session=session)
     assert [message.text for message in session.messages[4:]] == ["retry", "three"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"instructions": 5}, "instructions must be text, not int"),
+        ({"options": {}}, "options must be ChatOptions, not dict"),
+    ],
+)
+def test_wrong_settings(settings: dict[str, Any], told: str) -> None:
+    """A setting of the wrong kind is told of at once, by its name."""
+    with pytest.raises(TypeError, match=told):
+        Agent(ScriptedChatClient(), **settings)

@@ -42,9 +42,9 @@ class SQLiteHistoryProvider(StoredHistoryProvider):
         timeout: float = 30.0,
     ) -> None:
         super().__init__(timeout=timeout)
-        self.path = os.fspath(path)
-        if not isinstance(self.path, str) or not self.path:
+        if not isinstance(path, (str, os.PathLike)) or not isinstance(name := os.fspath(path), str) or not name:
             raise TypeError(f"path must be the name of a file, not {path!r:.80}")
+        self.path = name
         self.table = identifier("table", table)
         if synchronous not in ("FULL", "NORMAL"):
             raise ValueError(f"synchronous must be 'FULL' or 'NORMAL', not {synchronous!r:.50}")

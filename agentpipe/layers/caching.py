@@ -147,7 +147,7 @@ class CachingChatClient(DelegatingChatClient):
 
 def _is_whole(response: ChatResponse) -> bool:
     """Whether an answer came to its end, and can be given once more."""
-    ended = response.finish_reason in ("stop", "tool_calls") and response.stop_reason in (None, "answer")
+    ended = response.finish_reason in (None, "stop", "tool_calls") and response.stop_reason in (None, "answer")
     return ended and bool(response.messages) and not any(call.invalid for call in response.function_calls)
 
 

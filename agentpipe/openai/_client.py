@@ -72,8 +72,10 @@ class OpenAIChatClient(ChatClient):
             raise ValueError("client has its own base_url and api_key: give either the client, or these")
         if client is not None and aiohttp:
             raise ValueError("client has its own transport: give it a DefaultAioHttpClient instead of aiohttp=True")
-        if timeout is not None and not timeout > 0:
-            raise ValueError(f"timeout must be greater than 0 seconds, not {timeout!r}")
+        if model is not None and not isinstance(model, str):
+            raise TypeError(f"model must be the name of a model, not {type(model).__name__}")
+        if timeout is not None and not (isinstance(timeout, (int, float)) and timeout > 0):
+            raise ValueError(f"timeout must be a number of seconds greater than 0, not {timeout!r}")
         self.model = model or os.environ.get("OPENAI_MODEL") or None
         self._url = url = _url_of(base_url, client)
         self.base_url = without_secrets_in_url(url) if url else None
@@ -169,16 +171,29 @@ class OpenAIChatClient(ChatClient):
 
 def _url_of(base_url: str | None, client: AsyncOpenAI | None) -> str | None:
     if client is not None:
+        import openai
+
+        if not isinstance(client, openai.AsyncOpenAI):
+            raise TypeError(f"client must be an AsyncOpenAI, not {type(client).__name__}")
         return str(client.base_url)
     url = base_url if base_url is not None else os.environ.get("OPENAI_BASE_URL") or None
     if url is None:
         return None
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if not _is_endpoint(url):
         raise ValueError(
-            f"base_url must be the URL of an endpoint, like http://127.0.0.1:8000/v1, not {without_query(url)!r}"
+            f"base_url must be the URL of an endpoint, like http://127.0.0.1:8000/v1, not {without_query(str(url))!r}"
         )
     return url
+
+
+def _is_endpoint(url: object) -> bool:
+    if not isinstance(url, str):
+        return False
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:  # a port that is no number, or brackets that do not close
+        return False
 
 
 def without_query(url: str) -> str:

@@ -193,7 +193,6 @@ async def test_a_conversation_of_the_endpoint_is_passed_through() -> None:
 
 
 CUT: Any = [ChatResponseUpdate((TextContent("Hel"),), "assistant", "m"), TransportError("cut off")]
-UNENDED: Any = [ChatResponseUpdate((TextContent("Hel"),), "assistant", "m")]
 
 
 def ended(reason: Any, *contents: Any) -> list[Any]:
@@ -205,13 +204,12 @@ def ended(reason: Any, *contents: Any) -> list[Any]:
     [
         TransportError("down"),
         CUT,
-        UNENDED,
         ended("length", TextContent("Hel")),
         ended("content_filter", TextContent("Hel")),
         ended("stop"),
         ended("tool_calls", FunctionCallContent("c", "f", {}, "{", "no JSON")),
     ],
-    ids=["error", "cut", "without an end", "truncated", "filtered", "empty", "invalid call"],
+    ids=["error", "cut", "truncated", "filtered", "empty", "invalid call"],
 )
 async def test_what_is_no_whole_answer_is_not_kept(step: Any, streaming: bool) -> None:
     """Errors and answers that did not come to their end are asked for again."""
@@ -491,3 +489,20 @@ def test_bad_settings_are_refused(given_: dict[str, Any], name: str) -> None:
         CachingChatClient(ScriptedChatClient(), **given_)
     with pytest.raises(ValueError, match="^max_entries "):
         MemoryCache(0)
+
+
+async def test_answers_of_clients_that_tell_no_reason(streaming: bool) -> None:
+    """An answer that came to its end without a finish_reason, as clients of one's own give, is kept like others."""
+
+    class Plain(ChatClient):
+        asked = 0
+
+        async def respond(self, request: ChatRequest) -> AsyncIterator[ChatResponseUpdate]:
+            self.asked += 1
+            yield ChatResponseUpdate((TextContent("hello"),), "assistant")
+
+    plain = Plain()
+    client = CachingChatClient(plain)
+    for _ in range(2):
+        assert (await ask(client, "hi", streaming)).text == "hello"
+    assert plain.asked == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import traceback
@@ -12,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 import respx
-from openai import AsyncAzureOpenAI, AsyncOpenAI
+from openai import AsyncAzureOpenAI, AsyncOpenAI, OpenAI
 
 import agentpipe
 from agentpipe import ChatOptions, ChatResponse, EndpointProfile, OpenAIChatClient
@@ -229,7 +230,7 @@ def test_a_bad_url_is_refused(bare: pytest.MonkeyPatch, url: str) -> None:
         ({"client": True, "base_url": URL}, "client has its own base_url"),
         ({"client": True, "api_key": KEY}, "client has its own base_url"),
         ({"client": True, "aiohttp": True}, "client has its own transport"),
-        ({"base_url": URL, "timeout": 0}, "timeout must be greater than 0"),
+        ({"base_url": URL, "timeout": 0}, "timeout must be a number of seconds greater than 0"),
     ],
 )
 def test_settings_that_cannot_be(sdk: AsyncOpenAI, settings: dict[str, Any], what: str) -> None:
@@ -261,3 +262,21 @@ def test_nothing_heavy_is_imported_before_the_first_request() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "told"),
+    [
+        ({"model": 5}, TypeError, "model must be the name of a model, not int"),
+        ({"timeout": "5"}, ValueError, "timeout must be a number of seconds greater than 0, not '5'"),
+        ({"base_url": "http://localhost:abc/v1"}, ValueError, "base_url must be the URL of an endpoint"),
+        ({"base_url": "http://[::1/v1"}, ValueError, "base_url must be the URL of an endpoint"),
+        ({"base_url": 5}, ValueError, "base_url must be the URL of an endpoint"),
+        ({"base_url": None, "client": 5}, TypeError, "client must be an AsyncOpenAI, not int"),
+        ({"base_url": None, "client": OpenAI(api_key="k")}, TypeError, "client must be an AsyncOpenAI, not OpenAI"),
+    ],
+)
+def test_wrong_settings(settings: dict[str, Any], kind: type[Exception], told: str) -> None:
+    """A setting of the wrong kind is told of at once, by its name."""
+    with pytest.raises(kind, match=re.escape(told)):
+        OpenAIChatClient(**{"model": "m", "base_url": "http://localhost/v1", **settings})
