@@ -10,6 +10,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
@@ -100,7 +101,11 @@ def _http_client(settings: PoolSettings) -> Any:
     import httpx2
     import openai
 
-    timeout = httpx2.Timeout(settings.timeout, connect=min(CONNECT_TIMEOUT, settings.timeout))
+    common: dict[str, Any] = {
+        "timeout": httpx2.Timeout(settings.timeout, connect=min(CONNECT_TIMEOUT, settings.timeout)),
+        # Connections are shared, cookies are not: what belongs to one key is not to go with another.
+        "cookies": CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+    }
     # "no" alone is none; and what runs on this machine is asked without one, or prompt and key would leave it.
     proxies = not settings.loopback and bool(getproxies().keys() & {"http", "https", "all"})
     # At http there is nothing to verify, and loading certificates takes 30 ms. Without any, nothing passes.
@@ -109,10 +114,10 @@ def _http_client(settings: PoolSettings) -> Any:
     if settings.aiohttp:
         # None would be aiohttp's own limit of 100, zero is no limit.
         limits = httpx2.Limits(max_connections=0, keepalive_expiry=KEEPALIVE)
-        return openai.DefaultAioHttpClient(verify=verify, limits=limits, trust_env=proxies, timeout=timeout)
+        return openai.DefaultAioHttpClient(verify=verify, limits=limits, trust_env=proxies, **common)
     if proxies:
         limits = httpx2.Limits(max_connections=None, keepalive_expiry=KEEPALIVE)
-        return openai.DefaultAsyncHttpx2Client(verify=verify, limits=limits, timeout=timeout)
+        return openai.DefaultAsyncHttpx2Client(verify=verify, limits=limits, **common)
     from agentpipe.openai._spread import SpreadTransport
 
-    return openai.DefaultAsyncHttpx2Client(transport=SpreadTransport(verify, KEEPALIVE), timeout=timeout)
+    return openai.DefaultAsyncHttpx2Client(transport=SpreadTransport(verify, KEEPALIVE), **common)

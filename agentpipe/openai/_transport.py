@@ -79,24 +79,43 @@ class _OwnClient:
         self.client = client
         self.pool = pool
         self._pattern: dict[str, Any] | None = None  # what all requests have in common
+        self._cookies: Any = None  # those that this client was given, if any
 
     async def post(self, body: bytes, headers: Mapping[str, str] | None, *, stream: bool) -> Any:
         """The response to a request. Raises what the openai package raises."""
         if self._pattern is not None and not headers:
-            return await self._send(self._pattern, body, stream=stream)
-        response = await _post(self.client, body, headers, stream=stream)
-        if not headers:
-            self._pattern = _pattern_of((response.history or [response])[0].request)
+            response = await self._send(self._pattern, body, stream=stream)
+        else:
+            response = await _post(self.client, body, self._with_cookies(headers), stream=stream)
+            if not headers:
+                self._pattern = _pattern_of((response.history or [response])[0].request)
+        if "set-cookie" in response.headers:
+            self._keep_cookies(response)
         return response
+
+    def _keep_cookies(self, response: Any) -> None:
+        """They may say which of its machines an endpoint wants to be asked again."""
+        import httpx2
+
+        if self._cookies is None:
+            self._cookies = httpx2.Cookies()
+        self._cookies.extract_cookies(response)
+
+    def _with_cookies(self, headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
+        if self._cookies is None:
+            return headers
+        import httpx2
+
+        asked = httpx2.Request("POST", str(self.client.base_url), cookies=self._cookies)
+        return {"Cookie": asked.headers.get("cookie", ""), **(headers or {})}
 
     async def _send(self, pattern: dict[str, Any], body: bytes, *, stream: bool) -> Any:
         import httpx2
         import openai
 
-        http_client = self.pool.http_client
-        request = httpx2.Request("POST", content=body, cookies=http_client.cookies or None, **pattern)
+        request = httpx2.Request("POST", content=body, cookies=self._cookies, **pattern)
         try:
-            response = await http_client.send(request, stream=stream)
+            response = await self.pool.http_client.send(request, stream=stream)
             if not response.is_success:
                 await _read(response)
         except httpx2.TimeoutException as error:

@@ -81,9 +81,29 @@ async def test_cookies_are_kept(aiohttp: bool, streamed: bool) -> None:
         return True
 
     async with Endpoint(answer) as endpoint, client_of(endpoint, aiohttp) as client:
-        for _ in range(3):
-            await ask(client, streamed)
-        assert [r.headers.get("cookie") for r in endpoint.requests] == [None, "machine=1", "machine=2"]
+        for options in (None, None, ChatOptions(extra_headers={"X-Trace": "7"}), None):
+            await ask(client, streamed, options)
+        told = [r.headers.get("cookie") for r in endpoint.requests]
+        assert told == [None, "machine=1", "machine=2", "machine=3"]
+
+
+async def test_cookies_are_not_shared(aiohttp: bool, streamed: bool) -> None:
+    """Clients that share connections do not share cookies: those of one key never go with another."""
+
+    async def answer(request: Request, wire: Wire, number: int) -> bool:
+        await wire.answer(200, ANSWER, {"set-cookie": f"of={request.headers['authorization'][7:]}; Path=/"})
+        return True
+
+    async with Endpoint(answer) as endpoint:
+        clients = [OpenAIChatClient("m", base_url=endpoint.url, api_key=key, aiohttp=aiohttp) for key in "ab"]
+        for _ in range(2):
+            for client in clients:
+                await ask(client, streamed)
+        told = [(r.headers["authorization"][7:], r.headers.get("cookie")) for r in endpoint.requests]
+        assert told == [("a", None), ("b", None), ("a", "of=a"), ("b", "of=b")]
+        assert endpoint.connections == 1
+        for client in clients:
+            await client.aclose()
 
 
 async def test_redirects_are_followed(aiohttp: bool, streamed: bool) -> None:
