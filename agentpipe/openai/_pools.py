@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 from urllib.parse import urlsplit
@@ -30,20 +30,23 @@ class PoolSettings:
         loopback: Whether they run on this machine.
         timeout: Seconds between two packets.
         aiohttp: Whether aiohttp carries the requests.
+        owner: Whose they are, with aiohttp. It keeps cookies together with connections, and those of one key are not to
+            go with another.
     """
 
     secure: bool
     loopback: bool
     timeout: float
     aiohttp: bool
+    owner: object = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, base_url: str | None, timeout: float | None, aiohttp: bool) -> PoolSettings:
+    def of(cls, base_url: str | None, timeout: float | None, aiohttp: bool, owner: object) -> PoolSettings:
         """The settings for an endpoint; None is OpenAI's own, and ten minutes."""
         parts = urlsplit(base_url or "https:")
         host = parts.hostname or ""
         loopback = host in ("localhost", "::1") or host.startswith("127.")
-        return cls(parts.scheme == "https", loopback, timeout or READ_TIMEOUT, aiohttp)
+        return cls(parts.scheme == "https", loopback, timeout or READ_TIMEOUT, aiohttp, owner if aiohttp else None)
 
 
 class Pool:

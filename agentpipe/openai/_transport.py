@@ -204,7 +204,7 @@ class Transport:
         self._api_key = api_key
         self._headers = dict(headers or {})
         self._timeout = timeout
-        self._pool_settings = PoolSettings.of(base_url, timeout, aiohttp)
+        self._pool_settings = PoolSettings.of(base_url, timeout, aiohttp, (api_key, *sorted(self._headers.items())))
         self._given = client
         self._given_once: AsyncOpenAI | None = None
         self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, _OwnClient] = WeakKeyDictionary()
