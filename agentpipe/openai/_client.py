@@ -120,14 +120,14 @@ class OpenAIChatClient(ChatClient):
             async with self._transport.stream(body, self._headers_of(request)) as answer:
                 answered.headers = answer.headers
                 try:
-                    async for packet in answer.packets():
+                    async for packet in answer:
                         for update in reading.feed(packet):
                             yield update
                         if reading.done:
                             await answer.drain()
                             break
-                except ChatClientError:
-                    if not (answer.broken and reading.finished):
+                except Exception as error:
+                    if not (reading.finished and self._transport.broke(error)):
                         for update in reading.rest():
                             yield update
                         raise

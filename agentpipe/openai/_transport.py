@@ -30,34 +30,22 @@ _DRAIN = 0.1
 
 
 class Answer:
-    """An answer that comes in packets.
+    """An answer that comes in packets: iterate over it.
 
     Attributes:
         headers: Its headers.
-        broken: Whether the connection failed.
     """
 
-    def __init__(self, transport: Transport, response: Any) -> None:
-        self._transport = transport
+    def __init__(self, response: Any) -> None:
         self._response = response
         self.headers: Mapping[str, str] = response.headers
-        self.broken = False
         encoded = self.headers.get("content-encoding")
         # The stream itself is what aiter_raw would give, at half the price.
         self._packets: AsyncIterator[bytes] = response.aiter_bytes() if encoded else aiter(response.stream)
 
-    async def packets(self) -> AsyncIterator[bytes]:
-        """The packets as they come. Raises ChatClientError where the connection fails."""
-        try:
-            async for packet in self._packets:
-                yield packet
-            return
-        except Exception as error:
-            self.broken = True
-            failure = self._transport.translated(error)
-            if failure is None:
-                raise
-        raise failure[0] from failure[1]
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        """The packets as they come; what the connection raises is what `Transport.stream` makes of it."""
+        return self._packets
 
     async def drain(self) -> None:
         """Read what is left, so that the connection can serve the next request; not for long, and whatever it is."""
@@ -216,12 +204,21 @@ class Transport:
 
     @asynccontextmanager
     async def stream(self, body: bytes, headers: Mapping[str, str] | None) -> AsyncIterator[Answer]:
-        """Send a request; the answer in packets. The connection is closed on leaving. Raises ChatClientError."""
-        answer = Answer(self, await self._post(body, headers, stream=True))
+        """Send a request; the answer in packets. The connection is closed on leaving.
+
+        Raises ChatClientError, also for a connection that fails meanwhile.
+        """
+        answer = Answer(await self._post(body, headers, stream=True))
         try:
             yield answer
+            return
+        except Exception as error:
+            failure = self.translated(error)
+            if failure is None:
+                raise
         finally:
             await answer.aclose()
+        raise failure[0] from failure[1]
 
     async def _post(self, body: bytes, headers: Mapping[str, str] | None, *, stream: bool) -> Any:
         try:
@@ -284,6 +281,10 @@ class Transport:
         kind = self._kind(error)
         return None if kind is None else (self.without_secrets(kind), self._cause(error))
 
+    def broke(self, error: Exception) -> bool:
+        """Whether an error is that of a connection."""
+        return self.translated(error) is not None
+
     def _kind(self, error: Exception) -> ChatClientError | None:
         import openai
 
@@ -307,7 +308,9 @@ class Transport:
         return None if any(secret in text for secret in self._secrets() for text in texts) else error
 
     def without_secrets(self, error: ChatClientError) -> ChatClientError:
-        """The error with no key in its text, should the endpoint have repeated one."""
+        """The error with no key in its text, should the endpoint have repeated one, nor in what it came of."""
+        if error.__cause__ is None:
+            error.__context__ = None
         text = str(error.args[0]) if error.args else ""
         for secret in self._secrets():
             text = text.replace(secret, "***")

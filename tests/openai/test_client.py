@@ -189,6 +189,24 @@ async def test_no_secret_is_told(route: respx.Route, sdk: AsyncOpenAI, streamed:
     assert not any(secret in text for text in texts for secret in (KEY, "hidden-token"))
 
 
+async def test_no_secret_is_told_in_mid_stream(route: respx.Route, sdk: AsyncOpenAI) -> None:
+    """A connection that fails after the first piece, with a key in its error, tells nothing of it either."""
+
+    class Failing(httpx.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            yield sse(delta(content="hel"), done=False)
+            raise httpx.ReadError(f"lost https://user:{KEY}@api.test")
+
+    route.mock(return_value=httpx.Response(200, stream=Failing()))
+    with pytest.raises(agentpipe.TransportError) as caught:
+        await ask(OpenAIChatClient("m", client=sdk), True)
+    texts = ["".join(traceback.format_exception(caught.value))]
+    texts += [text for link in chain(caught.value) for text in (str(link), repr(link))]
+    assert not any(KEY in text for text in texts)
+    assert caught.value.response is not None
+    assert caught.value.response.text == "hel"
+
+
 # --------------------------------------------------------------------------------------- construction
 
 
